@@ -57,7 +57,7 @@ class IdleCollections:
 
     Nobody knows that the moment stays idle, and visiting what 12,000 new topics consist of takes 50 to 100 ms. So what such a collection
     has left is frozen, and much that has come at once is frozen without a look at it. What is garbage there, in cycles, would stay for
-    ever: when there is twice as much as after the last time, everything is visited."""
+    ever: when there are `FROZEN_MORE` more than after the last time, everything is visited."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, cpu_s: Callable[[], float] = time.process_time) -> None:
         """`cpu_s`: the CPU that all threads of the process have used."""
@@ -94,7 +94,7 @@ class IdleCollections:
 
 
 def _frozen_max() -> int:
-    return gc.get_freeze_count() + max(gc.get_freeze_count(), FROZEN_MORE)
+    return gc.get_freeze_count() + FROZEN_MORE
 
 
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:

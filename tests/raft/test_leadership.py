@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from kappamq.raft import (
@@ -115,6 +117,31 @@ def test_who_is_not_fit_to_lead_makes_way_for_whoever_has_most_and_does_not_try_
         leader.it.heard(other, 5000)
     leader.it.make_way(5000)
     assert leader.it.transferring
+
+
+def test_who_has_ignored_it_is_asked_after_the_others_and_more_and_more_seldom() -> None:
+    """Every time senders are held back for a second, so that the group may be as well off with a leader that is not fit."""
+    leader = Leader(Members(frozenset({A, B, C})))
+    leader.record()
+    for other in (B, C):
+        leader.it.on_position(Position(other, A, 5, 5, 110, 110))
+    assert leader.log.was_flushed(110, 0)
+    leader.it.count()
+    leader.effects.clear()
+    asked: list[tuple[int, str]] = []
+    for now in range(0, 600_000, 100):
+        for other in (B, C):
+            leader.it.heard(other, now)
+        leader.it.tick(now)
+        leader.it.make_way(now)
+        said = [effect.message for effect in leader.effects if isinstance(effect, Send)]
+        asked += [(now // 1000, wish.target.name) for wish in said if isinstance(wish, TimeoutNow)]
+        leader.effects.clear()
+    seconds = [when for when, _name in asked]
+    assert [name for _when, name in asked[:4]] == ["B", "C", "B", "C"]
+    assert seconds[:5] == [0, 5, 10, 20, 30]
+    assert len(asked) < 20
+    assert max(later - sooner for sooner, later in itertools.pairwise(seconds)) == 80
 
 
 def test_nobody_makes_way_for_those_who_do_not_answer() -> None:

@@ -34,19 +34,22 @@ MESSAGES: list[raft.Message] = [
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
 def test_messages_go_over_and_come_back(message: raft.Message) -> None:
     data = b"xyz" if isinstance(message, raft.Append) else b""
-    came, behind, log_min = decode(encode(message, data))
-    assert log_min == 0
+    came, behind, log_min, now_ms = decode(encode(message, data))
+    assert log_min == now_ms == 0
     assert came == message
     assert type(came) is type(message)
     assert bytes(behind) == data
 
 
-def test_where_a_log_begins_is_said_beside_the_message() -> None:
+def test_where_a_log_begins_and_what_a_clock_shows_is_said_beside_the_message() -> None:
     beat = raft.Beat(A, B, 3, 1, 20, 10)
-    assert decode(encode(beat, log_min=1 << 40)) == (beat, b"", 1 << 40)
+    assert decode(encode(beat, log_min=1 << 40)) == (beat, b"", 1 << 40, 0)
+    assert decode(encode(beat, now_ms=1 << 41)) == (beat, b"", 0, 1 << 41)
     for wrong in (-1, 1 << 62, True, "5"):
         with pytest.raises(BadStream, match="logMin"):
             decode(encode(beat, log_min=wrong))  # type: ignore[arg-type]
+        with pytest.raises(BadStream, match="nowMs"):
+            decode(encode(beat, now_ms=wrong))  # type: ignore[arg-type]
 
 
 def test_every_message_there_is_was_tried() -> None:

@@ -102,6 +102,53 @@ def test_what_the_log_did_not_take_is_told_the_next_time() -> None:
     assert log.records == [("offsets", [["t", "g", {"0": 5, "1": 6}]])]
 
 
+def test_no_failure_loses_what_the_log_did_not_take() -> None:
+    def fails(kind: str, change: Any, *, anyway: bool = False) -> int:
+        raise MemoryError("nobody expects this")
+
+    offsets = Offsets(lambda: 1_700_000_000_000, fails)
+    offsets.commit("g", "t", 0, 5)
+    with pytest.raises(MemoryError):
+        offsets.record_commits()
+    assert offsets.get("g", "t", 0) == 5
+    assert offsets.beside() == [("t", "g", 0, 5)]
+
+
+def test_at_no_moment_of_a_record_an_offset_goes_back() -> None:
+    """A thread may ask for all of them at any time."""
+    seen: list[Any] = []
+
+    def record(kind: str, change: Any) -> int:
+        seen.append(offsets.with_overlay()["offsetTable"])
+        return 0
+
+    offsets = committing(lambda commit: Offsets(lambda: 1_700_000_000_000, commit), record)
+    for offset in (5, 6):
+        offsets.commit("g", "t", 0, offset)
+        offsets.record_commits()
+        assert seen.pop() == {"t@g": {0: offset}}
+
+
+@pytest.mark.parametrize("then_reset", [False, True])
+def test_an_offset_that_is_recorded_while_a_thread_copies_is_in_the_copy(then_reset: bool) -> None:
+    class Slow(dict[tuple[str, str], dict[int, int]]):
+        """Between the two copies that the thread makes the loop goes on."""
+
+        def copy(self) -> dict[tuple[str, str], dict[int, int]]:
+            found = dict(self)
+            offsets.record_commits()
+            if then_reset:
+                offsets.move("g", "t", {0: 2})
+            return found
+
+    offsets = make()
+    offsets.commit("g", "t", 0, 5)
+    offsets._table = Slow()
+    assert offsets.with_overlay()["offsetTable"] == {"t@g": {0: 5}}
+    assert offsets.get("g", "t", 0) == (2 if then_reset else 5)
+    assert offsets.beside() == []
+
+
 def test_a_reset_goes_anywhere_and_is_safe_where_it_says() -> None:
     log = Log()
     offsets = make(log)

@@ -9,9 +9,11 @@ import pytest
 
 from kappamq.errors import StoreDamaged, StoreReadOnly
 from kappamq.protocol.names import METADATA_TOPIC
+from kappamq.protocol.records.record import Record
 from kappamq.sim.brokers.crash_disk import CrashDisk, crashes
 from kappamq.sim.brokers.memory_disk import MemoryDisk
 from kappamq.store.message_store import MessageStore
+from kappamq.store.queues.deleted_topics import ForgottenTopics
 from tests.store.faulty import FaultyFiles, FilesWithFlusher, SlowFlusher
 from tests.store.stores import START_MS, Writer, bodies, check, config, flush, kernels, make, opened
 
@@ -236,6 +238,49 @@ def test_a_topic_that_was_forgotten_begins_at_0_once_more_behind_what_is_confirm
         again.follow_marks()
         assert again.kernel.queue_state("t", 0)[:3] == (0, 1, 1)
         assert bodies(again) == [b"new"]
+
+
+@pytest.mark.parametrize("topic", ["t", METADATA_TOPIC])
+def test_what_a_user_sends_forgets_no_topic(tmp_path: Path, topic: str) -> None:
+    """The same bytes as in the body of the record that does, or even such a record within a body."""
+    settings = config(tmp_path, flush="sync")
+    store = make(settings)
+    store.open("this boot")
+    writer = Writer(store)
+    body = b'{"kind":"topic-forgotten","change":"t"}'
+    writer.send(body if topic == "t" else b"a whole record: " + Record(topic=topic, body=body).encode())
+    writer.write()
+    flush(store)
+    writer.write_derived()
+    store.sync_derived(store.collect())
+    confirmed = store.log.end
+    store.kernel.set_queue("t", 0, 0, 0)
+    writer.send(b"who is this?")
+    writer.write()
+    flush(store)
+    store.close(clean=False)
+    with pytest.raises(StoreDamaged, match="is message 0 of queue t/0, whose next message is 1"):
+        make(settings).open("another boot", enter_up_to=confirmed)
+
+
+def test_the_log_is_searched_once_for_all_topics_that_were_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with opened(config(tmp_path)) as store:
+        writer = Writer(store)
+        writer.send(b"x")
+        at = store.append_offset
+        for name in "ab":
+            writer.send(b'{"kind":"topic-forgotten","change":"%s"}' % name.encode(), METADATA_TOPIC)
+        writer.write()
+        forgotten = ForgottenTopics(store.log)
+        assert not forgotten.is_forgotten("a", at)
+        assert forgotten.is_forgotten("b", store.log.end)
+        with monkeypatch.context() as during:
+            during.delattr(type(store.log), "whole_view")
+            assert forgotten.is_forgotten("a", store.log.end)
+            assert not forgotten.is_forgotten("a", at)
+            assert not forgotten.is_forgotten("c", store.log.end)
 
 
 def test_a_number_that_does_not_fit_is_damage(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from kappamq.raft.quorum import held_by_majority, is_majority
 from kappamq.raft.settings import RaftSettings
 
 _MAKE_WAY_AGAIN: Final = 5  # elections: senders are held back meanwhile, so not all the time
+_DOUBLED_MAX: Final = 4  # so often that is doubled where all have ignored us: a minute and a half
 
 
 class Refused(Exception):
@@ -42,6 +43,7 @@ class Leadership:
         self._successor: MemberId | None = None
         self._transfer_until = 0.0
         self._make_way_at = 0.0
+        self._ignored: dict[MemberId, int] = {}  # so many times a member was to lead, and did not take it
         self._meet_members(now)
         emit(AppendRecord(term, self.members))
 
@@ -275,17 +277,21 @@ class Leadership:
         self._hand_over()
 
     def make_way(self, now: float) -> None:
-        """We are not fit to lead: let the one lead that answers and has most of the log, tried again until one does."""
+        """We are not fit to lead: let the one lead that answers, has ignored us least, and has most of the log. Tried again until one does,
+        and more and more seldom: those that ignore us may be no fitter than we are."""
         if not self.ready or self._successor is not None or now < self._make_way_at:
             return
-        self._make_way_at = now + _MAKE_WAY_AGAIN * self._settings.election_max_ms
         others = [
             peer
             for peer in self.peers.values()
             if peer.member in self.members.voters and peer.streaming and self._answers(peer.member, now)
         ]
+        again = _MAKE_WAY_AGAIN * self._settings.election_max_ms
         if others:
-            self.transfer(max(others, key=lambda peer: peer.flushed).member, now)
+            chosen = min(others, key=lambda peer: (self._ignored.get(peer.member, 0), -peer.flushed)).member
+            again <<= min(self._ignored.get(chosen, 0), _DOUBLED_MAX)
+            self.transfer(chosen, now)
+        self._make_way_at = now + again
 
     def _hand_over(self) -> None:
         if self._successor is None or self._changing:
@@ -295,5 +301,7 @@ class Leadership:
             self._emit(Send(TimeoutNow(self.me, self._successor, self.term)))
 
     def _end_transfer(self) -> None:
+        if self._successor is not None:
+            self._ignored[self._successor] = self._ignored.get(self._successor, 0) + 1
         self._successor = None
         self._emit(HoldAppends(False))

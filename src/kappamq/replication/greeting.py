@@ -93,6 +93,7 @@ class MemberHello:
     incarnation: int = 0  # 0: it has none yet; what it says first shows which one it took
     broker_id: int = 0  # while it does not lead; 0: it does not say
     now_ms: int = 0  # what its clock shows; 0: it does not say
+    hears_clocks: int = 0  # 1: it understands `nowMs` beside messages
     place: str = ""  # where its copies are reached
     nonce: str = ""
     proof: str = ""

@@ -1,5 +1,6 @@
 """What members of a Raft group say to each other, as the content of a frame: a JSON head, and behind an `Append` the bytes it names.
-Beside the message the head may say where the log of the one who speaks begins: the core does not know of files.
+Beside the message the head may say where the log of the one who speaks begins ("logMin"), and what its clock shows ("nowMs", to those
+who understand it): the core knows neither files nor the time of day.
 
 length  u32   of the head
 head          {"kind": ..., the fields of the message}; a member is [name, incarnation], a term record [start, term, voters, learners]
@@ -25,6 +26,7 @@ _NUMBER_MAX: Final = (1 << 62) - 1
 _TERMS_AHEAD_MAX: Final = 1 << 20  # a member that was away: a term takes an election, and so most of a second
 _CLOCKS_DIFFER_MS: Final = 24 * 60 * 60 * 1000  # incarnations are times
 _LOG_MIN: Final = "logMin"
+_NOW_MS: Final = "nowMs"
 _KINDS: Final[dict[str, Any]] = {kind.__name__: kind for kind in typing.get_args(raft.Message)}
 
 
@@ -32,13 +34,16 @@ class Said(NamedTuple):
     message: Message
     data: memoryview
     log_min: int = 0  # where the log of the one who speaks begins, if it says so
+    now_ms: int = 0  # what its clock shows, if it says so
 
 
-def encode(message: Message, data: bytes | memoryview = b"", log_min: int = 0) -> bytes:
-    """`log_min`: said beside the message, which knows nothing of files."""
+def encode(message: Message, data: bytes | memoryview = b"", log_min: int = 0, now_ms: int = 0) -> bytes:
+    """`log_min`, `now_ms`: said beside the message."""
     values = {name: _written(value) for name, value in message._asdict().items()}
     if log_min:
         values[_LOG_MIN] = log_min
+    if now_ms:
+        values[_NOW_MS] = now_ms
     head = json.dumps({"kind": type(message).__name__, **values}, separators=(",", ":")).encode()
     return b"".join((_LENGTH.pack(len(head)), head, data))
 
@@ -54,7 +59,7 @@ def decode(content: bytes) -> Said:
     try:
         values: Any = json.loads(content[_LENGTH.size : _LENGTH.size + size])
         kind = _KINDS[values.pop("kind")]
-        log_min = _number(_LOG_MIN, values.pop(_LOG_MIN, 0))
+        log_min, now_ms = (_number(name, values.pop(name, 0)) for name in (_LOG_MIN, _NOW_MS))
         if values.keys() != set(kind._fields):
             raise ValueError(f"its fields are {', '.join(values)}")
         message: Message = kind(**{name: _read(name, value) for name, value in values.items()})
@@ -65,7 +70,7 @@ def decode(content: bytes) -> Said:
             raise BadStream(f"an append of {message.end - message.start} bytes comes with {len(data)}")
     elif len(data):
         raise BadStream(f"{type(message).__name__} comes with {len(data)} bytes")
-    return Said(message, data, log_min)
+    return Said(message, data, log_min, now_ms)
 
 
 def check_speaker(message: Message, hello: MemberHello, term: int, now_ms: int) -> None:

@@ -11,7 +11,7 @@ wins over both. So does what a former leader had recorded a moment ago, and its 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Set
 from typing import Any
 
 from kappamq.errors import KappaError
@@ -128,7 +128,7 @@ class Offsets:
         """Tell the log what was committed since the last time."""
         if not self._overlay:
             return
-        changes, self._overlay = self._overlay, {}
+        changes = self._overlay.copy()  # `apply` takes out what is recorded then
         rows = [[topic, group, _row(queues)] for (topic, group), queues in changes.items()]
         try:
             self._commit("offsets", rows)
@@ -154,7 +154,8 @@ class Offsets:
         return self._told(self._table)
 
     def with_overlay(self) -> dict[str, Any]:
-        """The same with commits that are not recorded yet, for queries. Any thread may ask: dictionaries are copied at one go."""
+        """The same with commits that are not recorded yet, for queries. Any thread may ask: dictionaries are copied at one go, and nothing
+        is taken out of the offsets of a queue in the overlay, see `_taken_out`."""
         overlay = self._overlay.copy()  # first: what is recorded meanwhile is in both
         table = self._table.copy()
         return self._told({key: table.get(key, {}) | overlay.get(key, {}) for key in table | overlay})
@@ -181,20 +182,16 @@ class Offsets:
                 if kind == "offsets":
                     self._reached(topic, group, offsets)
                     continue
-                for committed in (self._overlay, *self._recent):
-                    for queue in offsets:  # it was committed before the reset
-                        committed.get((topic, group), {}).pop(queue, None)
+                for committed in (self._overlay, *self._recent):  # it was committed before the reset
+                    _taken_out(committed, (topic, group), set(offsets))
         self.version = self.version.next(self._now_ms())
 
     def _reached(self, topic: str, group: str, offsets: dict[int, int]) -> None:
         """The log knows of these: what was committed beside it, and is no further, has no meaning any more."""
         waiting = self._overlay.get((topic, group))
         if waiting is not None:
-            for queue, offset in offsets.items():
-                if waiting.get(queue, _NO_END) <= offset:
-                    del waiting[queue]
-            if not waiting:
-                del self._overlay[topic, group]
+            known = {queue for queue, offset in offsets.items() if waiting.get(queue, _NO_END) <= offset}
+            _taken_out(self._overlay, (topic, group), known)
 
     def reset(self) -> None:
         self._table.clear()
@@ -219,11 +216,24 @@ class Offsets:
 
     def beside(self) -> list[tuple[str, str, int, int]]:
         """(topic, group, queue id, offset) of what was committed here and is not in the log."""
-        return [
-            (topic, group, queue, offset)
-            for (topic, group), queues in self._overlay.items()
-            for queue, offset in queues.items()
-        ]
+        return list(self.each_beside())
+
+    def each_beside(self) -> Iterator[tuple[str, str, int, int]]:
+        """The same one by one, for who may need only the first ones; nothing may be committed meanwhile."""
+        for (topic, group), queues in self._overlay.items():
+            for queue, offset in queues.items():
+                yield topic, group, queue, offset
+
+
+def _taken_out(committed: dict[tuple[str, str], dict[int, int]], key: tuple[str, str], queues: Set[int]) -> None:
+    """Offsets of these queues have no meaning any more. A thread may have copied the outer dictionary: the inner one keeps what it has."""
+    known = committed.get(key)
+    if known is None or queues.isdisjoint(known):
+        return
+    if left := {queue: offset for queue, offset in known.items() if queue not in queues}:
+        committed[key] = left
+    else:
+        del committed[key]
 
 
 def _row(offsets: dict[int, int]) -> dict[str, int]:

@@ -24,7 +24,7 @@ from kappamq.native.layout import FILLER_BYTES, SCAN_BLANK, Misnumbered
 from kappamq.protocol.records.view import FRONT_BYTES, Front, fronts_in
 from kappamq.store.checkpoint import Checkpoint
 from kappamq.store.position import Position
-from kappamq.store.queues.deleted_topics import forgotten_at
+from kappamq.store.queues.deleted_topics import ForgottenTopics
 from kappamq.store.receiving import misnumbered
 
 if TYPE_CHECKING:
@@ -298,7 +298,7 @@ def _scan(
     found: Recovered,
 ) -> int:
     """Dispatch every good record from `start` on and below `limit`; return where the log ends."""
-    at = start
+    at, forgotten = start, ForgottenTopics(store.log)
     while True:
         view = store.log.whole_view(at)
         if not view:
@@ -308,7 +308,7 @@ def _scan(
         if not good and len(window) < len(view) and why != SCAN_BLANK:
             good, why, records, store_ms = store.kernel_module.scan(view, at, store.config.check_crc_on_recovery)
         if good:
-            _enter(store, at, view[:good], limit, found)
+            _enter(store, at, view[:good], limit, found, forgotten)
             if (at + good) // _RELIEF_BYTES > at // _RELIEF_BYTES:
                 for topic, queue_id, first, entries in store.kernel.take_entries(_FOREVER):
                     low = store.kernel.queue_state(topic, queue_id).first
@@ -331,7 +331,9 @@ def _scan(
         at = resumed
 
 
-def _enter(store: MessageStore, at: int, records: memoryview, limit: int, found: Recovered) -> None:
+def _enter(
+    store: MessageStore, at: int, records: memoryview, limit: int, found: Recovered, forgotten: ForgottenTopics
+) -> None:
     """Dispatch records below `limit` and number the others."""
     size = len(records)
     if at + size > limit:  # somewhere within: nobody ever sees half of a batch
@@ -341,7 +343,7 @@ def _enter(store: MessageStore, at: int, records: memoryview, limit: int, found:
         found.entered = at + size
     known: set[tuple[str, int]] = set()
     while (wrong := store.kernel.number(records[size:])[1]) is not None:
-        if (wrong.topic, wrong.queue_id) not in known and _begins_again(store, at + size + wrong.at, wrong):
+        if (wrong.topic, wrong.queue_id) not in known and _begins_again(store, at + size + wrong.at, wrong, forgotten):
             known.add((wrong.topic, wrong.queue_id))
             continue
         raise StoreDamaged(
@@ -349,11 +351,10 @@ def _enter(store: MessageStore, at: int, records: memoryview, limit: int, found:
         )
 
 
-def _begins_again(store: MessageStore, at: int, wrong: Misnumbered) -> bool:
+def _begins_again(store: MessageStore, at: int, wrong: Misnumbered, forgotten: ForgottenTopics) -> bool:
     """Whether the topic was deleted and forgotten before this record: then its queues have begun at 0 once more, and what the queue's
     files still hold of the former ones does not count."""
-    forgotten = forgotten_at(store.log, wrong.topic, store.log.min, at)
-    if forgotten is None or wrong.number > wrong.expected:
+    if wrong.number > wrong.expected or not forgotten.is_forgotten(wrong.topic, at):
         return False
     low, end, _next, _stored = store.kernel.queue_state(wrong.topic, wrong.queue_id)
     if wrong.number and low < wrong.number <= end:  # some of the new messages are in their places

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, cast
 
+import pytest
+
 from kappamq.net.requests.fair_turns import LIGHT_S, LIGHT_TURN_S, SLICE_S, TURN_S, FairTurns
 from kappamq.net.serving.connection import WAITING, Connection
 
@@ -183,5 +185,30 @@ def test_a_new_connection_has_cost_nothing_whatever_the_time() -> None:
         assert turns.cost(connection) == 0.0
         turns.charge(connection, 1.0)
         assert 0.5 < turns.cost(connection) <= 1.0
+
+    run(test())
+
+
+def test_who_is_closed_while_it_waits_leaves_no_line_behind() -> None:
+    """A generator that is thrown away gets a GeneratorExit: nobody cancels what it waits for."""
+
+    async def test() -> None:
+        turns, peer = FairTurns(), Peer()
+        for begins_anew in (False, True):
+            turns.spend(LIGHT_TURN_S)
+            waits, behind = turns.wait_for_time(of(peer)), turns.wait_for_time(of(peer))
+            next(waits), next(behind)
+            assert turns.waiting(of(peer)) == 2
+            waits.close()
+            if begins_anew:
+                behind.close()
+            for _ in range(5):
+                await asyncio.sleep(0)
+            if not begins_anew:
+                assert not turns.waiting(of(peer)), "who comes behind it is woken"
+                with pytest.raises(StopIteration) as ended:
+                    next(behind)
+                assert ended.value.value is True
+            assert not turns._lines
 
     run(test())

@@ -97,6 +97,8 @@ class FairTurns:
             if waiter.done() and not waiter.cancelled():
                 line.woken -= 1
                 self._end(line)
+            else:
+                waiter.cancel()  # whoever waited was closed: nobody is to be woken in its place, and `_resume` takes it out
         return True
 
     def _queue(self, line: _Line) -> None:

@@ -13,9 +13,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from kappamq.errors import ProtocolError
+from kappamq.protocol.names import METADATA_TOPIC
+from kappamq.protocol.records.fields import BODY_AT, IPV6_EXTRA_BYTES
+from kappamq.protocol.records.record import decode
+from kappamq.store import snapshots
 from kappamq.store.files import Files
 from kappamq.store.log.commit_log import CommitLog
-from kappamq.store.snapshots import Snapshot, decode
+from kappamq.store.snapshots import Snapshot
 
 FILE: Final = "topics.json"
 CHANGED_KIND: Final = "topic"
@@ -24,6 +28,9 @@ FORGOTTEN_KIND: Final = "topic-forgotten"
 """Nothing of a deleted topic is left in the log: created again, its queues start at 0."""
 DELETED: Final = "kappamqDeleted"
 """Key of the snapshot: deleted topics, with the ends of their queues."""
+_FORGOTTEN: Final = re.compile(re.escape(json.dumps({"kind": FORGOTTEN_KIND}, separators=(",", ":"))[:-1].encode()))
+"""So the body of its record begins."""
+_LENGTH_BYTES: Final = 4  # of the body, before it
 _TABLE: Final = "topicConfigTable"
 _NONSENSE: Final = (LookupError, AttributeError, TypeError, ValueError)
 
@@ -63,17 +70,39 @@ class TopicTable:
         return self._deleted - self._known
 
 
-def forgotten_at(log: CommitLog, name: str, start: int, stop: int) -> int | None:
-    """Where in [start, stop) of the log the last record is that forgets a topic, to within its length; None: nowhere."""
-    pattern = re.escape(
-        json.dumps({"kind": FORGOTTEN_KIND, "change": name}, separators=(",", ":"), ensure_ascii=False).encode()
-    )
-    found, at = None, start
-    while at < stop and (view := log.whole_view(at)[: stop - at]):
-        for match in re.finditer(pattern, view):
-            found = at + match.start()
-        at += len(view)
-    return found
+class ForgottenTopics:
+    """Which topics the log forgets, and where: found by one walk through it, however many are asked for."""
+
+    def __init__(self, log: CommitLog) -> None:
+        self._log = log
+        self._looked_to = log.min
+        self._first: dict[str, int] = {}
+
+    def is_forgotten(self, name: str, before: int) -> bool:
+        """Whether a record below `before` forgets the topic."""
+        while self._looked_to < before and (view := self._log.whole_view(self._looked_to)[: before - self._looked_to]):
+            for match in _FORGOTTEN.finditer(view):
+                forgotten = self._forgets(self._looked_to + match.start())
+                if forgotten is not None:
+                    self._first.setdefault(*forgotten)
+            self._looked_to += len(view)
+        return self._first.get(name, before) < before
+
+    def _forgets(self, body_at: int) -> tuple[str, int] | None:
+        """The topic that is forgotten by the record whose body begins there, and where the record is. These bytes may as well be
+        within what a user has sent: ours is a record of the metadata topic that says it was stored at this place."""
+        for host_bytes in (0, IPV6_EXTRA_BYTES, 2 * IPV6_EXTRA_BYTES):
+            at = body_at - _LENGTH_BYTES - BODY_AT - host_bytes
+            if at < self._log.min:
+                continue
+            try:
+                record = decode(self._log.whole_view(at))
+                if record.topic == METADATA_TOPIC and record.log_offset == at:
+                    content: Any = json.loads(record.body)
+                    return (str(content["change"]), at) if content["kind"] == FORGOTTEN_KIND else None
+            except (*_NONSENSE, ProtocolError):
+                continue
+        return None
 
 
 def _keys(table: Any) -> Iterable[str]:
@@ -99,7 +128,7 @@ def _read(path: Path, files: Files) -> Snapshot | None:
     except OSError:
         return None
     try:
-        return decode(files.pread(fd, files.size(fd), 0))
+        return snapshots.decode(files.pread(fd, files.size(fd), 0))
     except (OSError, ProtocolError):
         return None
     finally:

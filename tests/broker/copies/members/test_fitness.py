@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -104,6 +105,44 @@ def test_where_all_were_set_there_is_a_leader_all_the_same(tmp_path: Path) -> No
                 clock.shift_ms = HOUR_MS
             await group.stop(name_of(group, leader))
             assert await read(await group.leader()) == [b"x"]
+
+    run(test())
+
+
+def test_where_all_were_set_the_leader_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Machines resume, or a time server steps them all: nobody is ahead of anybody, and nobody connects anew."""
+
+    async def test() -> None:
+        async with AsyncExitStack() as stack:
+            group, clocks = await opened(tmp_path, stack)
+            leader = await group.leader()
+            await sent(leader, b"before")
+            for clock in clocks.values():
+                clock.shift_ms = HOUR_MS
+            until = time.monotonic() + 3
+            async with speaking(leader) as speaker:
+                while time.monotonic() < until:
+                    answer = await speaker.send("tea", b"after")
+                    assert answer.code == 0, answer.remark
+                    await asyncio.sleep(0.02)
+            assert leader.role.is_held
+
+    run(test())
+    assert "ahead of those of most other members" not in caplog.text
+
+
+def test_who_was_set_alone_hears_that_from_the_leader(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It is not the next leader, whoever of the others was heard last."""
+
+    async def test() -> None:
+        async with AsyncExitStack() as stack:
+            group, clocks = await opened(tmp_path, stack)
+            leader = await group.leader()
+            wrong = max(name for name in group.names if name != name_of(group, leader))
+            clocks[wrong].shift_ms = HOUR_MS
+            await eventually_async(lambda: "ahead of those of most other members" in caplog.text)
+            await group.stop(name_of(group, leader))
+            assert name_of(group, await group.leader()) != wrong
 
     run(test())
 

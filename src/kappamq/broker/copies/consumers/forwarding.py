@@ -2,7 +2,8 @@
 
 Consumers that go on from a slave, or from members of a group without a leader, commit there. Without this only they would know how far
 they have come, and whoever takes over from them would get the same messages again. The master takes what is further than it knows, and
-records it; here it is forgotten when that record comes with the log. A reset that the log has brought meanwhile wins.
+records it; here it is forgotten when that record comes with the log. Until then it is told again from time to time: the master may have
+crashed before it recorded anything. A reset that the log has brought meanwhile wins.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ _EVERY_S: Final = 1.0
 _CONNECT_S: Final = 3.0
 _ANSWER_S: Final = 5.0
 _AT_ONCE: Final = 1000
+_AGAIN_S: Final = 10.0  # what was told, and has not come back with the log for so long, is told again
 
 Run = Callable[[Coroutine[Any, Any, None]], object]
 
@@ -42,7 +44,7 @@ class Forwarding:
         self._run = run
         self._running = False
         self._next = 0.0
-        self._told: dict[tuple[str, str, int], int] = {}
+        self._told: dict[tuple[str, str, int], tuple[int, float]] = {}  # the offset, and when
         self._told_to = ""
 
     def look(self) -> None:
@@ -51,17 +53,30 @@ class Forwarding:
         if self._running or now < self._next:
             return
         self._next = now + _EVERY_S
-        master, beside = self._master(), self._offsets.beside()
-        if master is None or not beside:
-            return
-        if master != self._told_to:
-            self._told_to, self._told = master, {}
-        kept = {(topic, group, queue) for topic, group, queue, _offset in beside}
-        self._told = {key: offset for key, offset in self._told.items() if key in kept}
-        news = [each for each in beside if self._told.get(each[:3]) != each[3]]
-        if news:
+        master = self._master()
+        if master is None or master != self._told_to:
+            self._told_to, self._told = master or "", {}
+        if master is not None and (news := self._news(now)):
             self._running = True
-            self._run(self._forward(master, news[:_AT_ONCE]))
+            self._run(self._forward(master, news))
+
+    def _news(self, now: float) -> list[tuple[str, str, int, int]]:
+        """What is to be told now: what was not told yet, then what was told longest ago."""
+        fresh: list[tuple[str, str, int, int]] = []
+        again: list[tuple[float, tuple[str, str, int, int]]] = []
+        told: dict[tuple[str, str, int], tuple[int, float]] = {}
+        for each in self._offsets.each_beside():
+            offset, when = self._told.get(each[:3], (-1, now))
+            if offset != each[3]:
+                fresh.append(each)
+                if len(fresh) == _AT_ONCE:
+                    return fresh
+                continue
+            told[each[:3]] = offset, when
+            if now - when >= _AGAIN_S:
+                again.append((when, each))
+        self._told = told  # the rest is not beside the log any more
+        return fresh + [each for _when, each in sorted(again)[: _AT_ONCE - len(fresh)]]
 
     async def _forward(self, master: str, news: list[tuple[str, str, int, int]]) -> None:
         told = refused = 0
@@ -75,7 +90,8 @@ class Forwarding:
                     answer = await channel.request(request(commit), timeout=_ANSWER_S)
                     told, refused = told + 1, refused + (answer.code != 0)
                     if self._told_to == master:
-                        self._told[topic, group, queue] = offset  # what is refused is refused the next time, too
+                        # What is refused is refused the next time, too.
+                        self._told[topic, group, queue] = offset, self._clock.liveness()
             finally:
                 channel.close()
         except (TimeoutError, KappaError, OSError) as error:

@@ -1,7 +1,9 @@
 """Whether this member should lead: not with damage that others may not have, without room for more, or with a clock that is ahead.
 
 A leader stamps what it stores. One whose clock is far ahead would stamp times to come, and its successor would have timers wait for
-them. Each member hears what the others' clocks show when they connect, and holds its own against most of them.
+them. Each member hears what the others' clocks show when they connect and with what they say later, and holds its own against most of
+them. When its own clock is set, what it heard before may have been set with it (machines resume, time servers step them all): it looks
+once it has had time to hear from the others again.
 """
 
 from __future__ import annotations
@@ -14,10 +16,13 @@ from kappamq.broker.sending.gate import NO_ROOM, Gate
 from kappamq.broker.upkeep.clock_watch import REMEDY, duration
 from kappamq.clock import Clock
 from kappamq.raft import Node
+from kappamq.replication.greeting import MemberHello
 
 log = logging.getLogger(__name__)
 
 AHEAD_MAX_MS: Final = 60_000
+_STEP_MS: Final = 10_000  # our clock was set by so much
+_ANEW_MS: Final = 1_000  # ten beats: after that those that we hear have said what their clocks show now
 _ALONE_MS: Final = 10_000  # nobody else leads for so long: then one without room, or with another time, may
 
 
@@ -26,14 +31,22 @@ class Fitness:
         self._clock = clock
         self._gate = gate
         self._mender = mender
-        self._others: dict[str, float] = {}  # what their clocks show, less our liveness time, in milliseconds
+        # What their clocks show, less our liveness time, and when they said so, all in milliseconds.
+        self._others: dict[str, tuple[float, float]] = {}
+        self._ours: float | None = None  # the same of our clock
+        self._set_at = float("-inf")  # when our clock was set
         self._is_ahead = False
         self._leader_seen: float | None = None  # or when we were asked first: the others need time to elect one, too
 
     def clock_of(self, member: str, now_ms: int) -> None:
         """Another member says what its clock shows. 0: it does not say."""
         if now_ms:
-            self._others[member] = now_ms - self._clock.liveness() * 1000
+            heard = self._clock.liveness() * 1000
+            self._others[member] = now_ms - heard, heard
+
+    def told_to(self, hello: MemberHello | None) -> int:
+        """What our clock shows, for a member that asks for it with each message; else 0."""
+        return self._clock.message_ms() if hello is not None and hello.hears_clocks else 0
 
     def may_lead(self, node: Node, now_ms: float) -> bool:
         if self._mender.is_unfit:
@@ -46,7 +59,14 @@ class Fitness:
         return node.leadership is None and now_ms - self._leader_seen > _ALONE_MS
 
     def _look_at_clock(self) -> bool:
-        ahead_ms = self._ahead_ms()
+        now = self._clock.liveness() * 1000
+        ours = self._clock.message_ms() - now
+        if self._ours is not None and abs(ours - self._ours) > _STEP_MS:
+            self._set_at = now
+        self._ours = ours
+        if now - self._set_at < _ANEW_MS:
+            return self._is_ahead
+        ahead_ms = self._ahead_ms(ours)
         is_ahead, was_ahead = ahead_ms > AHEAD_MAX_MS, self._is_ahead
         self._is_ahead = is_ahead
         if is_ahead and not was_ahead:
@@ -60,8 +80,8 @@ class Fitness:
             log.warning("raft: the clock of this machine agrees with those of other members again: this one may lead")
         return is_ahead
 
-    def _ahead_ms(self) -> int:
-        """So far, or further, we are ahead of more than half of the others that we have heard of."""
-        ours = self._clock.message_ms() - self._clock.liveness() * 1000
-        differences = sorted(ours - theirs for theirs in self._others.values())
+    def _ahead_ms(self, ours: float) -> int:
+        """So far, or further, we are ahead of more than half of the others that we have heard of, since our clock was set if any was."""
+        anew = [theirs for theirs, heard in self._others.values() if heard > self._set_at]
+        differences = sorted(ours - theirs for theirs in anew or [theirs for theirs, _heard in self._others.values()])
         return round(differences[(len(differences) - 1) // 2]) if differences else 0

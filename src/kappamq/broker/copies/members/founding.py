@@ -44,6 +44,7 @@ def introduction(
         broker_id=broker.broker_id or config.member_id,
         place=config.members.get(config.member or "", ""),
         now_ms=now_ms,
+        hears_clocks=1,
     )
 
 

@@ -58,7 +58,7 @@ from kappamq.raft import (
     Send,
     Write,
 )  # fmt: skip
-from kappamq.raft.messages import Beat
+from kappamq.raft.messages import Beat, Message
 from kappamq.replication import raft_messages
 from kappamq.replication.greeting import MemberHello
 from kappamq.replication.raft_messages import check_speaker
@@ -189,8 +189,7 @@ class Group:
         node = self.node
         if node is None:
             return
-        known = node.members.named(member)
-        if known is not None:
+        if (known := node.members.named(member)) is not None:
             self.event(lambda: node.connection_lost(known, self.now()))
 
     def received(self, hello: MemberHello, content: bytes) -> MemberHello:
@@ -200,6 +199,7 @@ class Group:
         said = raft_messages.decode(content)
         message = said.message
         check_speaker(message, hello, node.term, time.time_ns() // 1_000_000)
+        self._fitness.clock_of(hello.member, said.now_ms)
         hello = replace(hello, incarnation=message.source.incarnation)
         taken = None if self.seeding.ignores(message) else self._room.taken(message)
         if taken is None:
@@ -328,8 +328,7 @@ class Group:
                 self._vote = self._vote.with_ballot(effect.ballot)
                 self._files.save_vote(self._vote)
             case Send():
-                begins = self._store.log.min if isinstance(effect.message, Beat) else 0
-                self._say(effect.message.target, raft_messages.encode(effect.message, log_min=begins))
+                self._say(effect.message)
             case Replicate():
                 self._replicate(effect.append)
             case Write():
@@ -351,10 +350,11 @@ class Group:
             case Seed():
                 self._seed(effect.member)
 
-    def _say(self, target: MemberId, content: bytes) -> None:
-        peer = self.connections.peer(target.name)
-        if peer is not None:
-            peer.say(content)
+    def _say(self, message: Message) -> None:
+        name, begins = message.target.name, self._store.log.min if isinstance(message, Beat) else 0
+        if (peer := self.connections.peer(name)) is not None:
+            now_ms = self._fitness.told_to(self.connections.hello(name))
+            peer.say(raft_messages.encode(message, log_min=begins, now_ms=now_ms))
 
     def _replicate(self, append: Append) -> None:
         peer, store, node = self.connections.peer(append.target.name), self._store, self.node
