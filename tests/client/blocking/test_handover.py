@@ -67,7 +67,7 @@ def test_a_callback_that_finds_no_room_is_refused_instead_of_stopping_the_loop(c
         producer.send(Message("tea", b"warm"))
 
         def again(_result: SendResult | None, _error: BaseException | None) -> None:
-            try:  # one has been given back when the callbacks of a burst are over, and not before
+            try:  # its own room has been given back
                 for _ in range(3):
                     producer.send_callback(Message("tea", b"more"), lambda *_: None)
             except TooManyRequests as error:
@@ -78,6 +78,30 @@ def test_a_callback_that_finds_no_room_is_refused_instead_of_stopping_the_loop(c
         assert settled.wait(10)
         producer.flush()
     assert len(refused) == 1
+
+
+def test_callbacks_that_send_at_the_limit_are_not_refused(cluster: FakeCluster) -> None:
+    most, count = 20, 400
+    refused: list[BaseException] = []
+    stored: list[SendResult] = []
+    with Producer(**cluster.options(inflight_max=most)) as producer:
+        producer.send(Message("tea", b"warm"))
+
+        def again(result: SendResult | None, _error: BaseException | None) -> None:
+            if result is not None:
+                stored.append(result)
+            if len(stored) > count - most:
+                return
+            try:
+                producer.send_callback(Message("tea", b"more"), again)
+            except TooManyRequests as error:
+                refused.append(error)
+
+        for _ in range(most):
+            producer.send_callback(Message("tea", b"first"), again)
+        eventually(lambda: bool(refused) or len(stored) == count)
+    assert not refused
+    assert len(stored) == count
 
 
 def test_a_flush_waits_for_what_was_handed_over_before(cluster: FakeCluster) -> None:

@@ -240,8 +240,7 @@ class Sends:
     def succeed(self, entries: list[Waiting], results: list[SendResult], outgoing: Outgoing) -> None:
         told = self._on_settled
         late = [] if told is None else [entry for entry in entries if entry.settled]
-        for limits, size, count in settle_entries(entries, results, self._open):
-            limits.give_back(size, count)
+        settle_entries(entries, results, self._open)
         if told is not None:
             for entry, result in zip(entries, results, strict=True):
                 if entry not in late:
