@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kappamq.client.blocking.clients import Producer
-from kappamq.errors import ClientClosed, IllegalMessage, SendTimeout
+from kappamq.errors import ClientClosed, ClientError, IllegalMessage, NotConnected, SendTimeout
 from kappamq.message import Message, MessageQueue
 from kappamq.net.line import Line
 from kappamq.protocol.codes import RequestCode, ResponseCode
@@ -195,6 +195,48 @@ def test_closing_waits_for_a_send_and_later_ones_are_told(cluster: FakeCluster, 
     assert results[0].ok
     with pytest.raises(ClientClosed, match="create a new one"):
         producer.send(Message("tea", b"late"))
+
+
+def test_closing_in_a_callback_is_refused_even_while_a_thread_waits_for_the_loop(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored, closing = threading.Event(), threading.Event()
+    ask = Line.ask
+
+    def ask_and_break(line: Line, *args: Any) -> Any:
+        ask(line, *args)
+        stored.set()
+        assert closing.wait(10)
+        raise NotConnected("the connection broke")  # the loop has to go on with it
+
+    with Producer(**cluster.options()) as producer:
+        warm(producer)
+        monkeypatch.setattr(Line, "ask", ask_and_break)
+        results: list[Any] = []
+        refused: list[BaseException | None] = []
+        sending = threading.Thread(target=lambda: results.append(producer.send(Message("tea", b"x"))), daemon=True)
+        sending.start()
+        assert stored.wait(10)
+
+        def close(*_: Any) -> None:
+            closing.set()
+            lock = next(iter(producer._short_way._places.values())).lock
+            monkeypatch.setattr(Line, "ask", ask)
+            assert lock.locked()
+            try:
+                producer.close()
+            except ClientError as error:
+                refused.append(error)
+            else:
+                refused.append(None)
+
+        producer.send_callback(Message("tea", b"y"), close)
+        sending.join(10)
+        assert [str(error).partition(":")[0] for error in refused] == [
+            "a blocking call from the client's own event loop would deadlock"
+        ]
+        assert results[0].ok
+        assert producer.send(Message("tea", b"z")).ok, "it is still open"
 
 
 @pytest.mark.parametrize("timeout", [0, -1, 1e-9])

@@ -164,9 +164,12 @@ class Producer(Blocking[AsyncProducer]):
         return home
 
     def _close(self, closing: Coroutine[Any, Any, None]) -> None:
-        if self._handover is not None and self._process == os.getpid():
-            self._handover.hurry()
-        if self._process == os.getpid():
+        here = self._home is not None and self._home.is_here
+        if (
+            self._process == os.getpid() and not here
+        ):  # on the loop, who has a line may wait for us: that call is refused
+            if self._handover is not None:
+                self._handover.hurry()
             self._short_way.close()
         super()._close(closing)
 

@@ -37,7 +37,7 @@ class LoopThread:
         return threading.get_ident() == self._thread.ident
 
     def submit(self, coroutine: Coroutine[Any, Any, R]) -> Future[R]:
-        if threading.current_thread() is self._thread:
+        if self.is_here:
             coroutine.close()
             raise ClientError(
                 "a blocking call from the client's own event loop would deadlock: use the Async classes in coroutines"
@@ -130,11 +130,12 @@ class Blocking(Generic[C]):
         self._close(self.inner.close())
 
     def _close(self, closing: Coroutine[Any, Any, None]) -> None:
-        if self._home is not None and self._process == os.getpid():
-            _open.discard(self)
-            self._home.run(closing)
-        else:
+        if self._home is None or self._process != os.getpid():
             closing.close()
+            return
+        if not self._home.is_here:  # `run` refuses that, and then it stays open
+            _open.discard(self)
+        self._home.run(closing)
 
     def _at_home(self) -> LoopThread:
         if self._process != os.getpid():
