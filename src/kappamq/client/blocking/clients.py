@@ -157,10 +157,13 @@ class Producer(Blocking[AsyncProducer]):
                     ClientClosed("the process was forked: only the parent will know whether this message is stored")
                 )
 
+    def hurry(self) -> None:
+        if self._handover is not None:
+            self._handover.hurry()
+
     def _at_home(self) -> LoopThread:
         home = super()._at_home()
-        if self._handover is not None:
-            self._handover.hurry()  # whatever is done there comes after what was handed over
+        self.hurry()  # whatever is done there comes after what was handed over
         return home
 
     def _close(self, closing: Coroutine[Any, Any, None]) -> None:
@@ -168,8 +171,7 @@ class Producer(Blocking[AsyncProducer]):
         if (
             self._process == os.getpid() and not here
         ):  # on the loop, who has a line may wait for us: that call is refused
-            if self._handover is not None:
-                self._handover.hurry()
+            self.hurry()
             self._short_way.close()
         super()._close(closing)
 

@@ -89,6 +89,8 @@ os.register_at_fork(after_in_child=_after_fork)
 @atexit.register
 def _close_all() -> None:
     clients = list(_open)
+    for client in clients:
+        client.hurry()
     futures = [loop_thread().submit(client.inner.close()) for client in clients]
     for future in futures:
         try:
@@ -124,6 +126,9 @@ class Blocking(Generic[C]):
 
     def forked(self) -> None:
         """In the child of a fork: nobody works for this client there. Whoever waits for it would wait for ever."""
+
+    def hurry(self) -> None:
+        """What is submitted to the loop from here on comes after all that was asked for before."""
 
     def close(self) -> None:
         """Close; see the asyncio class of the same name for what that waits for."""
