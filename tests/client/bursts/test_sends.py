@@ -29,6 +29,7 @@ from kappamq.protocol.headers.client import SendMessageV2
 from kappamq.protocol.records import batch, properties
 from tests.client.fake import FakeBroker, FakeCluster, Peer, fake_cluster, hang_up, never
 from tests.client.loop import on_loop
+from tests.client.messages import Unreadable
 from tests.waiting import eventually_async
 
 SEND, BATCH = RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE
@@ -151,6 +152,10 @@ async def test_one_bad_message_fails_alone_and_before_anything_is_sent() -> None
         assert len(cluster.broker.stored("tea")) == len(bad) + 1
         with pytest.raises(TypeError, match="message must be a Message"):
             producer.send_nowait(b"x")  # type: ignore[arg-type]
+        for send in (producer.send_nowait, producer.send):
+            with pytest.raises(RuntimeError, match="unreadable"):
+                await send(Unreadable("tea", b"x"))
+        assert producer.sending.pressure.count == 0
 
 
 @pytest.mark.parametrize("full", [False, True])
