@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 
+from kappamq.client.blocking import short_way
 from kappamq.client.blocking.clients import Producer
+from kappamq.client.blocking.loop_thread import loop_thread
 from kappamq.errors import ClientClosed, ClientError, IllegalMessage, NotConnected, SendTimeout
 from kappamq.message import Message, MessageQueue
+from kappamq.net import line as lines
 from kappamq.net.line import Line
 from kappamq.protocol.codes import RequestCode, ResponseCode
 from tests.client.fake import FakeCluster, hang_up, never
@@ -166,6 +169,28 @@ def test_a_line_that_was_closed_while_idle_costs_nothing(cluster: FakeCluster, a
         assert place.line is not None
         place.line.close()
         assert producer.send(Message("tea", b"x")).ok
+
+
+def test_a_line_that_nobody_uses_is_closed_without_another_send(
+    cluster: FakeCluster, asked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(short_way, "LOOK_S", 0.01)
+    with Producer(**cluster.options()) as producer:
+        warm(producer)
+        place = next(iter(producer._short_way._places.values()))
+        line = place.line
+        assert line is not None
+        used = threading.Event()
+        loop_thread().loop.call_soon_threadsafe(loop_thread().loop.call_later, 0.05, used.set)
+        assert used.wait(10)
+        assert place.line is line, "it was looked at, and may be used again"
+        monkeypatch.setattr(lines, "IDLE_S", 0.0)
+        eventually(lambda: place.line is None)
+        assert not line.is_usable
+        eventually(lambda: not producer._short_way._looking)
+        monkeypatch.undo()
+        assert producer.send(Message("tea", b"x")).ok
+        assert place.line is not None
 
 
 def test_closing_waits_for_a_send_and_later_ones_are_told(cluster: FakeCluster, asked: list[str]) -> None:
