@@ -1,11 +1,11 @@
-"""Messages and held queues for tests of single parts of a consumer."""
+"""Messages and held queues for tests of single parts of a client."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from kappamq.client.pulling.process_queue import Limits, ProcessQueue
-from kappamq.message import MessageQueue, ReceivedMessage
+from kappamq.message import Message, MessageQueue, ReceivedMessage
 from kappamq.protocol.records.messages import MessageBlock, messages_in_place
 from kappamq.protocol.records.record import Record
 
@@ -38,3 +38,11 @@ def held(count: int, queue: MessageQueue = QUEUE) -> ProcessQueue:
     made = ProcessQueue(queue, 0, Limits())
     made.add([message(n, queue) for n in range(count)], count)
     return made
+
+
+class Unreadable(Message):
+    """A message to send whose class, of the application, fails when it is asked for a field."""
+
+    @property
+    def flag(self) -> int:  # type: ignore[override]
+        raise RuntimeError("unreadable")

@@ -33,6 +33,29 @@ class Sink:
         self.told.append(result)
 
 
+@dataclass
+class Limits:
+    """Of what is in flight; and how much of it was given back when each sink was told."""
+
+    sizes: list[int] = field(default_factory=list)
+    count: int = 0
+
+    def give_back(self, size: int, count: int = 1) -> None:
+        self.sizes.append(size)
+        self.count += count
+
+
+@dataclass
+class Asking(Sink):
+    limits: Limits | None = None
+    seen: int = -1
+
+    def set_result(self, result: Any) -> None:
+        super().set_result(result)
+        assert self.limits is not None
+        self.seen = self.limits.count
+
+
 messages = st.builds(
     Message,
     st.sampled_from(["tea", "%RETRY%tea"]),
@@ -106,20 +129,23 @@ def test_each_is_told_once_and_its_limits_get_back_what_it_took(
     kind: str, given_: list[tuple[Message, str, str]]
 ) -> None:
     kernel = load_kernel(kind)
-    sinks = [Sink(state == "done") for _, state, _ in given_]
-    entries = [entry(kind, message, sink, name) for (message, _, name), sink in zip(given_, sinks, strict=True)]
+    limits = {"a": Limits(), "b": Limits()}
+    sinks = [Asking(state == "done", limits=limits[name]) for _, state, name in given_]
+    entries = [entry(kind, message, sink, limits[name]) for (message, _, name), sink in zip(given_, sinks, strict=True)]
     for made, (_, state, _) in zip(entries, given_, strict=True):
         made.settled = state == "settled"
     still_open = set(entries)
-    back = kernel.settle_entries(entries, list(range(len(entries))), still_open)
+    kernel.settle_entries(entries, list(range(len(entries))), still_open)
     for number, (sink, (_, state, _)) in enumerate(zip(sinks, given_, strict=True)):
         assert sink.told == ([number] if state == "" else [])
     assert still_open == {made for made, (_, state, _) in zip(entries, given_, strict=True) if state == "settled"}
     assert all(made.settled for made in entries)
-    for name in "ab":
+    for name, whose_limits in limits.items():
         own = [len(message.body) for message, state, whose in given_ if state != "settled" and whose == name]
-        assert sum(count for limits, _, count in back if limits == name) == len(own)
-        assert sum(size for limits, size, _ in back if limits == name) == sum(own)
+        assert whose_limits.count == len(own)
+        assert sum(whose_limits.sizes) == sum(own)
+        seen = {sink.seen for sink in sinks if sink.told and sink.limits is whose_limits}
+        assert seen <= {len(own)}, "who is told finds all the room that the burst had taken"
     with pytest.raises(ValueError, match="messages have"):
         kernel.settle_entries(entries, [None] * (len(entries) + 1), still_open)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -98,6 +99,41 @@ def test_drops_of_an_answer_do_not_make_the_time_longer() -> None:
         with pytest.raises(RequestTimeout):
             line.ask(Frame(code=1), 0.15)
         done.set()
+
+
+@contextmanager
+def sipping(total: int) -> Iterator[str]:
+    """Read a connection in small sips, so that the other side can send a part now and then; from the first `total` bytes on, nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16_384)
+        done = threading.Event()
+
+        def serve() -> None:
+            peer, _ = listening.accept()
+            with peer:
+                taken = 0
+                while taken < total and not done.wait(0.05):
+                    taken += len(peer.recv(60_000))
+                done.wait(30)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield f"127.0.0.1:{listening.getsockname()[1]}"
+        done.set()
+        thread.join(10)
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_a_peer_that_reads_slowly_does_not_make_the_time_longer(stored: bool) -> None:
+    size = 1_000_000 if stored else 8_000_000  # taken whole before the time is over, or never
+    with sipping(10_000_000) as address:
+        line = Line.open(address, 5)
+        line._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16_384)
+        began = time.monotonic()
+        with pytest.raises(RequestTimeout):
+            line.ask(Frame(code=1, body=bytes(size)), 1.0)
+        assert time.monotonic() - began < 1.6
+        assert not line.is_usable
 
 
 @pytest.mark.parametrize("said", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n"])

@@ -253,6 +253,6 @@ class KernelModule(Protocol):
     property_rows: Callable[[bytes, tuple[bytes, ...]], tuple[list[PropertyRow], int]]
     SendEntry: type[Entry]
     front_entries: Callable[[deque[Entry], int, int], tuple[list[Entry], list[Entry], int]]
-    settle_entries: Callable[[list[Entry], list[Any], set[Entry]], list[tuple[Any, int, int]]]
+    settle_entries: Callable[[list[Entry], list[Any], set[Entry]], None]
     unique_ids: Callable[[str, int, int], list[str]]
     filled_objects: Callable[[type, tuple[Any, ...], tuple[list[Any], ...], tuple[Any, ...], int], list[Any]]

@@ -249,30 +249,30 @@ def front_entries(
     return entries, gone, weight + dropped
 
 
-def settle_entries(
-    entries: list[SendEntry], results: list[Any], still_open: set[SendEntry]
-) -> list[tuple[Any, int, int]]:
-    """Tell each message that is not settled its result. Returns what is to be given back: limits, bytes, messages."""
-    told: list[tuple[Any, int, int]] = []
-    limits, size, count = None, 0, 0
+def settle_entries(entries: list[SendEntry], results: list[Any], still_open: set[SendEntry]) -> None:
+    """Give back what the messages that are not settled took of their limits, then tell each its result: who is told may send at once."""
     if len(entries) != len(results):
         raise ValueError(f"{len(entries)} messages have {len(results)} results")
+    fresh: list[tuple[SendEntry, Any]] = []
+    limits: Any = None
+    size = count = 0
     for entry, result in zip(entries, results, strict=True):
         if entry.settled:
             continue
         entry.settled = True
-        still_open.discard(entry)
         if entry.limits is not limits:
             if count:
-                told.append((limits, size, count))
+                limits.give_back(size, count)
             limits, size, count = entry.limits, 0, 0
         size += entry.size
         count += 1
+        fresh.append((entry, result))
+    if count:
+        limits.give_back(size, count)
+    for entry, result in fresh:
+        still_open.discard(entry)  # only now: a fork tells whom it finds there
         if not entry.sink.done():
             entry.sink.set_result(result)
-    if count:
-        told.append((limits, size, count))
-    return told
 
 
 def unique_ids(beginning: str, first: int, count: int) -> list[str]:

@@ -84,7 +84,7 @@ def front_entries(waiting, Py_ssize_t bytes_max, Py_ssize_t count_max):
 
 
 def settle_entries(entries, results, set still_open not None):
-    cdef list told = [], given = entries, found = results
+    cdef list fresh = [], given = entries, found = results
     cdef Py_ssize_t n, size = 0, count = 0
     cdef SendEntry entry
     limits = None
@@ -95,18 +95,19 @@ def settle_entries(entries, results, set still_open not None):
         if entry.settled:
             continue
         entry.settled = True
-        still_open.discard(entry)
         if entry.limits is not limits:
             if count:
-                told.append((limits, size, count))
+                limits.give_back(size, count)
             limits, size, count = entry.limits, 0, 0
         size += entry.size
         count += 1
-        if not entry.sink.done():
-            entry.sink.set_result(found[n])
+        fresh.append((entry, found[n]))
     if count:
-        told.append((limits, size, count))
-    return told
+        limits.give_back(size, count)
+    for entry, result in fresh:
+        still_open.discard(entry)
+        if not entry.sink.done():
+            entry.sink.set_result(result)
 
 
 def unique_ids(str beginning not None, Py_ssize_t first, Py_ssize_t count):

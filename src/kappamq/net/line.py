@@ -20,6 +20,8 @@ IDLE_S: Final = 60.0
 
 FRESH_S: Final = 0.02
 """A connection that has answered a moment ago is not asked whether it is still there."""
+LATE_S: Final = 0.01
+"""What waits no longer than this to be sent leaves the time limit as it is."""
 _TIMEVAL: Final = struct.Struct("@ll")
 
 
@@ -74,7 +76,8 @@ class Line:
         deadline = time.monotonic() + timeout
         try:
             self._wait_at_most(timeout)
-            self._socket.sendall(data)
+            if (sent := self._socket.send(data)) < len(data) or time.monotonic() > deadline - timeout + LATE_S:
+                self._send_rest(memoryview(data)[sent:], deadline)
             while True:
                 count = self._socket.recv_into(self._decoder.room())
                 if not count:
@@ -83,10 +86,7 @@ class Line:
                     if frame.is_response and frame.opaque == opaque:
                         self._used = time.monotonic()
                         return frame
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    raise BlockingIOError
-                self._wait_at_most(left)
+                self._wait_until(deadline)
         except BlockingIOError:
             self.close()
             raise RequestTimeout(f"{self.address} did not answer within {timeout:.1f} s") from None
@@ -102,6 +102,19 @@ class Line:
         except BaseException:
             self.close()  # its answer would be taken for that of the next request
             raise
+
+    def _send_rest(self, data: memoryview, deadline: float) -> None:
+        """Send to one that reads slowly: not `sendall`, for which the time limit begins anew with each part."""
+        self._wait_until(deadline)
+        while data:
+            data = data[self._socket.send(data) :]
+            self._wait_until(deadline)
+
+    def _wait_until(self, deadline: float) -> None:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise BlockingIOError
+        self._wait_at_most(left)
 
     def _wait_at_most(self, seconds: float) -> None:
         """For each call of the system. Its own time limit costs less than a socket of Python's that has one: that asks before it reads."""

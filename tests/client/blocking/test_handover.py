@@ -9,11 +9,13 @@ from concurrent.futures import wait
 import pytest
 
 from kappamq.client.blocking.clients import Producer
+from kappamq.client.blocking.loop_thread import loop_thread
 from kappamq.errors import ClientClosed, IllegalMessage, TooManyRequests
 from kappamq.message import Message, SendResult
 from kappamq.protocol.codes import RequestCode
 from tests.client.fake import FakeCluster, never
 from tests.client.fake_thread import cluster
+from tests.client.messages import Unreadable
 from tests.waiting import eventually
 
 __all__ = ["cluster"]
@@ -67,7 +69,7 @@ def test_a_callback_that_finds_no_room_is_refused_instead_of_stopping_the_loop(c
         producer.send(Message("tea", b"warm"))
 
         def again(_result: SendResult | None, _error: BaseException | None) -> None:
-            try:  # one has been given back when the callbacks of a burst are over, and not before
+            try:  # its own room has been given back
                 for _ in range(3):
                     producer.send_callback(Message("tea", b"more"), lambda *_: None)
             except TooManyRequests as error:
@@ -80,6 +82,30 @@ def test_a_callback_that_finds_no_room_is_refused_instead_of_stopping_the_loop(c
     assert len(refused) == 1
 
 
+def test_callbacks_that_send_at_the_limit_are_not_refused(cluster: FakeCluster) -> None:
+    most, count = 20, 400
+    refused: list[BaseException] = []
+    stored: list[SendResult] = []
+    with Producer(**cluster.options(inflight_max=most)) as producer:
+        producer.send(Message("tea", b"warm"))
+
+        def again(result: SendResult | None, _error: BaseException | None) -> None:
+            if result is not None:
+                stored.append(result)
+            if len(stored) > count - most:
+                return
+            try:
+                producer.send_callback(Message("tea", b"more"), again)
+            except TooManyRequests as error:
+                refused.append(error)
+
+        for _ in range(most):
+            producer.send_callback(Message("tea", b"first"), again)
+        eventually(lambda: bool(refused) or len(stored) == count)
+    assert not refused
+    assert len(stored) == count
+
+
 def test_a_flush_waits_for_what_was_handed_over_before(cluster: FakeCluster) -> None:
     with Producer(**cluster.options(linger_ms=20_000)) as producer:
         producer.flush()  # nothing was ever sent
@@ -87,6 +113,23 @@ def test_a_flush_waits_for_what_was_handed_over_before(cluster: FakeCluster) -> 
         producer.flush()
         assert all(future.done() for future in futures)
         assert producer.under_way == 0
+
+
+def test_a_message_that_cannot_be_read_is_refused_alone(cluster: FakeCluster) -> None:
+    with Producer(**cluster.options()) as producer:
+        producer.send(Message("tea", b"warm"))
+        together = threading.Event()
+        loop_thread().loop.call_soon_threadsafe(together.wait, 10)  # all of them in one burst
+        messages = Message("tea", b"x"), Unreadable("tea", b"wrong"), Message("tea", b"y")
+        good, bad, behind = [producer.send_async(message) for message in messages]
+        together.set()
+        assert good.result(10).ok
+        with pytest.raises(RuntimeError, match="unreadable"):
+            bad.result(10)
+        assert behind.result(10).ok
+        producer.flush()
+        assert producer.under_way == 0
+        assert producer._allowance._count == producer.inner.config.inflight_max
 
 
 def test_closing_waits_and_what_comes_later_is_told_so(cluster: FakeCluster) -> None:

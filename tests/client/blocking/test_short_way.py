@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 
+from kappamq.client.blocking import short_way
 from kappamq.client.blocking.clients import Producer
-from kappamq.errors import ClientClosed, IllegalMessage, SendTimeout
+from kappamq.client.blocking.loop_thread import loop_thread
+from kappamq.errors import ClientClosed, ClientError, IllegalMessage, NotConnected, SendTimeout
 from kappamq.message import Message, MessageQueue
+from kappamq.net import line as lines
 from kappamq.net.line import Line
 from kappamq.protocol.codes import RequestCode, ResponseCode
 from tests.client.fake import FakeCluster, hang_up, never
@@ -168,6 +171,28 @@ def test_a_line_that_was_closed_while_idle_costs_nothing(cluster: FakeCluster, a
         assert producer.send(Message("tea", b"x")).ok
 
 
+def test_a_line_that_nobody_uses_is_closed_without_another_send(
+    cluster: FakeCluster, asked: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(short_way, "LOOK_S", 0.01)
+    with Producer(**cluster.options()) as producer:
+        warm(producer)
+        place = next(iter(producer._short_way._places.values()))
+        line = place.line
+        assert line is not None
+        used = threading.Event()
+        loop_thread().loop.call_soon_threadsafe(loop_thread().loop.call_later, 0.05, used.set)
+        assert used.wait(10)
+        assert place.line is line, "it was looked at, and may be used again"
+        monkeypatch.setattr(lines, "IDLE_S", 0.0)
+        eventually(lambda: place.line is None)
+        assert not line.is_usable
+        eventually(lambda: not producer._short_way._looking)
+        monkeypatch.undo()
+        assert producer.send(Message("tea", b"x")).ok
+        assert place.line is not None
+
+
 def test_closing_waits_for_a_send_and_later_ones_are_told(cluster: FakeCluster, asked: list[str]) -> None:
     producer = Producer(**cluster.options())
     warm(producer)
@@ -195,6 +220,48 @@ def test_closing_waits_for_a_send_and_later_ones_are_told(cluster: FakeCluster, 
     assert results[0].ok
     with pytest.raises(ClientClosed, match="create a new one"):
         producer.send(Message("tea", b"late"))
+
+
+def test_closing_in_a_callback_is_refused_even_while_a_thread_waits_for_the_loop(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored, closing = threading.Event(), threading.Event()
+    ask = Line.ask
+
+    def ask_and_break(line: Line, *args: Any) -> Any:
+        ask(line, *args)
+        stored.set()
+        assert closing.wait(10)
+        raise NotConnected("the connection broke")  # the loop has to go on with it
+
+    with Producer(**cluster.options()) as producer:
+        warm(producer)
+        monkeypatch.setattr(Line, "ask", ask_and_break)
+        results: list[Any] = []
+        refused: list[BaseException | None] = []
+        sending = threading.Thread(target=lambda: results.append(producer.send(Message("tea", b"x"))), daemon=True)
+        sending.start()
+        assert stored.wait(10)
+
+        def close(*_: Any) -> None:
+            closing.set()
+            lock = next(iter(producer._short_way._places.values())).lock
+            monkeypatch.setattr(Line, "ask", ask)
+            assert lock.locked()
+            try:
+                producer.close()
+            except ClientError as error:
+                refused.append(error)
+            else:
+                refused.append(None)
+
+        producer.send_callback(Message("tea", b"y"), close)
+        sending.join(10)
+        assert [str(error).partition(":")[0] for error in refused] == [
+            "a blocking call from the client's own event loop would deadlock"
+        ]
+        assert results[0].ok
+        assert producer.send(Message("tea", b"z")).ok, "it is still open"
 
 
 @pytest.mark.parametrize("timeout", [0, -1, 1e-9])

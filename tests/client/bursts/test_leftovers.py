@@ -13,6 +13,7 @@ from concurrent.futures import TimeoutError as FutureTimeout
 import pytest
 
 from kappamq.client.blocking.clients import Producer
+from kappamq.client.blocking.handover import MANY
 from kappamq.client.bursts import leftovers
 from kappamq.client.producer.producer import AsyncProducer
 from kappamq.errors import ClientClosed
@@ -61,6 +62,36 @@ def test_a_program_that_closes_its_producer_hears_nothing(cluster: FakeCluster) 
     done = program(cluster, start + "producer.close()")
     assert (done.returncode, done.stderr) == (0, "")
     assert len(cluster.broker.stored("tea")) == 2
+
+
+HANDED_OVER = """
+import sys, threading, time
+from kappamq import Message, Producer
+from kappamq.client.blocking import handover
+from tests.waiting import eventually
+handover.PAUSE_S = 60.0  # so long the loop takes nothing, unless it is called
+producer = Producer(sys.argv[1], group="g")
+producer.send_async(Message("tea", b"warm")).result(30)
+go_on = threading.Event()
+producer._home.loop.call_soon_threadsafe(go_on.wait)
+def put(count):
+    for number in range(count):
+        producer.send_callback(Message("tea", b"%d" % number), print)
+put(handover.MANY)
+"""
+
+
+def test_what_the_loop_has_not_taken_at_the_end_of_the_program_is_sent(cluster: FakeCluster) -> None:
+    late = "go_on.set(); eventually(lambda: not len(producer._handover)); put(5)"
+    done = program(cluster, HANDED_OVER + late)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(cluster.broker.stored("tea")) == 1 + MANY + 5
+
+
+def test_what_a_stopped_loop_never_took_is_told(cluster: FakeCluster) -> None:
+    done = program(cluster, HANDED_OVER)
+    assert done.returncode == 0
+    assert f"the program ended with {MANY} messages under way: {MANY} were not sent, 0 may" in done.stderr
 
 
 def test_a_loop_that_ends_leaves_no_silence(caplog: pytest.LogCaptureFixture) -> None:

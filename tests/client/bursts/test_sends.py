@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kappamq.client.bursts.lanes import BURST_COUNT_MAX
 from kappamq.client.producer.producer import AsyncProducer
 from kappamq.errors import (
     ClientClosed,
@@ -28,6 +29,7 @@ from kappamq.protocol.headers.client import SendMessageV2
 from kappamq.protocol.records import batch, properties
 from tests.client.fake import FakeBroker, FakeCluster, Peer, fake_cluster, hang_up, never
 from tests.client.loop import on_loop
+from tests.client.messages import Unreadable
 from tests.waiting import eventually_async
 
 SEND, BATCH = RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE
@@ -150,6 +152,61 @@ async def test_one_bad_message_fails_alone_and_before_anything_is_sent() -> None
         assert len(cluster.broker.stored("tea")) == len(bad) + 1
         with pytest.raises(TypeError, match="message must be a Message"):
             producer.send_nowait(b"x")  # type: ignore[arg-type]
+        for send in (producer.send_nowait, producer.send):
+            with pytest.raises(RuntimeError, match="unreadable"):
+                await send(Unreadable("tea", b"x"))
+        assert producer.sending.pressure.count == 0
+
+
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize("where", ["encoding", "attempt"])
+@on_loop
+async def test_an_unexpected_error_fails_what_was_taken_and_no_lane_behind_it(
+    where: str, full: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    count = BURST_COUNT_MAX if full else 3  # so many leave at once, fewer at the end of the turn
+    async with fake_cluster(tea=3) as cluster, AsyncProducer(**cluster.options()) as producer:
+        await warm(producer)
+        owner, name = (producer._sends._encoder, "batch") if where == "encoding" else (producer.sending, "attempt")  # type: ignore[union-attr]
+        works = getattr(owner, name)
+        calls: list[int] = []
+
+        def fail_once(*args: Any, **more: Any) -> Any:
+            calls.append(1)
+            if len(calls) == 1:
+                raise RuntimeError("unexpected")
+            return works(*args, **more)
+
+        monkeypatch.setattr(owner, name, fail_once)
+        queues = await producer.queues("tea")
+        for attempt in range(2):
+            sent = [producer.send_nowait(Message("tea", b"x"), queue=queue) for queue in queues for _ in range(count)]
+            done = await asyncio.wait_for(asyncio.gather(*sent, return_exceptions=True), 10)
+            bad = [one for one in done if not isinstance(one, SendResult)]
+            assert [str(one) for one in bad] == ["unexpected"] * (count if attempt == 0 else 0)
+            assert done[: len(bad)] == bad
+        assert producer.under_way == 0
+        assert producer.sending.pressure.count == 0
+    assert "could not be sent" in caplog.text
+
+
+@on_loop
+async def test_an_unexpected_error_of_a_route_fails_what_waits_and_the_topic_is_looked_up_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with fake_cluster(tea=1) as cluster, AsyncProducer(**cluster.options()) as producer:
+
+        async def fail(*_: Any) -> Any:
+            raise RuntimeError("unexpected")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(producer.sending, "route", fail)
+            sent = [producer.send_nowait(Message("tea", b"x")) for _ in range(3)]
+            done = await asyncio.wait_for(asyncio.gather(*sent, return_exceptions=True), 2)
+        assert [str(one) for one in done] == ["unexpected"] * 3
+        assert (await asyncio.wait_for(producer.send_nowait(Message("tea", b"y")), 10)).ok
+        assert producer.under_way == 0
+    assert "the route of topic 'tea' could not be looked up" in caplog.text
 
 
 @pytest.mark.parametrize("ordered", [False, True])

@@ -52,3 +52,14 @@ def test_each_gets_an_error_of_its_own() -> None:
     assert (str(second), second.response_code) == ("no", 77)
     second.add_note("own")
     assert error.__notes__ == ["attempt 1"]
+
+
+def test_an_error_that_cannot_be_copied_is_shared() -> None:
+    class Odd(Exception):
+        def __init__(self, number: int, *, why: str) -> None:
+            super().__init__(f"{number}: {why}")
+
+    error = Odd(1, why="so")
+    error.add_note("once")
+    assert each_its_own(error, 3) == [error] * 3
+    assert error.__notes__ == ["once"]

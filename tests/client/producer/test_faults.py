@@ -68,3 +68,20 @@ def test_without_the_table_only_the_unreachable_are_passed_over_and_not_for_long
     for broker in "abc":
         failing.failed(broker, 10, reachable=False)
     assert brokers(failing, 10) == "abc"
+
+
+def test_a_broker_that_fails_while_a_thread_looks_is_not_forgotten() -> None:
+    class Meanwhile(float):
+        """A time at whose comparison another broker fails, as the loop may tell between any two steps of a thread."""
+
+        def __lt__(self, until: float) -> bool:
+            failing.failed("c", 1, reachable=False)
+            return float(self) < until
+
+    failing = Failing(2.0)
+    failing.failed("a", 0, reachable=False)
+    failing.failed("b", 1, reachable=False)
+    assert brokers(failing, Meanwhile(2.5)) == "ac"
+    assert brokers(failing, 2.5) == "a"
+    assert brokers(failing, 3.5) == "abc"
+    assert not failing.any_failed

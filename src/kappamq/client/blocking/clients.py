@@ -157,16 +157,21 @@ class Producer(Blocking[AsyncProducer]):
                     ClientClosed("the process was forked: only the parent will know whether this message is stored")
                 )
 
+    def hurry(self) -> None:
+        if self._handover is not None:
+            self._handover.hurry()
+
     def _at_home(self) -> LoopThread:
         home = super()._at_home()
-        if self._handover is not None:
-            self._handover.hurry()  # whatever is done there comes after what was handed over
+        self.hurry()  # whatever is done there comes after what was handed over
         return home
 
     def _close(self, closing: Coroutine[Any, Any, None]) -> None:
-        if self._handover is not None and self._process == os.getpid():
-            self._handover.hurry()
-        if self._process == os.getpid():
+        here = self._home is not None and self._home.is_here
+        if (
+            self._process == os.getpid() and not here
+        ):  # on the loop, who has a line may wait for us: that call is refused
+            self.hurry()
             self._short_way.close()
         super()._close(closing)
 

@@ -6,6 +6,7 @@ from collections import deque
 from typing import Final
 
 from kappamq.client.blocking.loop_thread import LoopThread
+from kappamq.client.bursts.leftovers import Watch
 from kappamq.client.bursts.waiting import Handed, Limits, Sink, each_its_own
 from kappamq.client.producer.pressure import Allowance
 from kappamq.client.producer.producer import AsyncProducer
@@ -26,9 +27,14 @@ class Handover:
         self._inner = inner
         self._handed: deque[Handed] = deque()
         self._coming = False  # the loop has been called, and has not begun to take
+        self._watch = Watch(self)
 
     def __len__(self) -> int:
         return len(self._handed)
+
+    def left_over(self) -> tuple[int, int]:
+        """How many messages the loop has not taken; the others are told of by `Sends`."""
+        return len(self), 0
 
     def put(
         self,

@@ -42,7 +42,7 @@ class LoopThread:
         return threading.get_ident() == self._thread.ident
 
     def submit(self, coroutine: Coroutine[Any, Any, R]) -> Future[R]:
-        if threading.current_thread() is self._thread:
+        if self.is_here:
             coroutine.close()
             raise ClientError(
                 "a blocking call from the client's own event loop would deadlock: use the Async classes in coroutines"
@@ -94,6 +94,8 @@ os.register_at_fork(after_in_child=_after_fork)
 @atexit.register
 def _close_all() -> None:
     clients = list(_open)
+    for client in clients:
+        client.hurry()
     futures = [loop_thread().submit(client.inner.close()) for client in clients]
     for future in futures:
         try:
@@ -135,16 +137,20 @@ class Blocking(Generic[C]):
     def forked(self) -> None:
         """In the child of a fork: nobody works for this client there. Whoever waits for it would wait for ever."""
 
+    def hurry(self) -> None:
+        """What is submitted to the loop from here on comes after all that was asked for before."""
+
     def close(self) -> None:
         """Close; see the asyncio class of the same name for what that waits for."""
         self._close(self.inner.close())
 
     def _close(self, closing: Coroutine[Any, Any, None]) -> None:
-        if self._home is not None and self._process == os.getpid():
-            _open.discard(self)
-            self._home.run(closing)
-        else:
+        if self._home is None or self._process != os.getpid():
             closing.close()
+            return
+        if not self._home.is_here:  # `run` refuses that, and then it stays open
+            _open.discard(self)
+        self._home.run(closing)
 
     def _at_home(self) -> LoopThread:
         if self._process != os.getpid():

@@ -7,7 +7,9 @@ with what has failed here: with the same message id, and as if the first attempt
 
 from __future__ import annotations
 
+import asyncio
 import threading
+import weakref
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
@@ -21,7 +23,7 @@ from kappamq.client.producer.sending import Key
 from kappamq.clock import SystemClock
 from kappamq.errors import KappaError, NotConnected, RequestTimeout
 from kappamq.message import Message, MessageQueue, SendResult
-from kappamq.net.line import Line
+from kappamq.net.line import IDLE_S, Line
 from kappamq.protocol.codes import ResponseCode
 from kappamq.protocol.frame import Frame, request
 from kappamq.protocol.records.ids import UniqueIds
@@ -30,6 +32,8 @@ Run = Callable[[Coroutine[Any, Any, SendResult]], SendResult]
 
 LONG_FIRST: Final = 2
 """So many sends go by the loop before there are lines: a program that sends a message or two needs no second connection."""
+LOOK_S: Final = IDLE_S / 2
+"""How often lines are looked for that nobody has used for long, or that the other side has closed."""
 
 
 class _Place:
@@ -62,6 +66,7 @@ class ShortWay:
         self._making = threading.Lock()
         self._ids: UniqueIds | None = None
         self._so_far = 0
+        self._looking = False  # the loop will call `close_idle`
 
     def send(
         self, message: Message, key: Key | None, queue: MessageQueue | None, timeout: float | None
@@ -105,6 +110,32 @@ class ShortWay:
                     place.line.close()
                     place.line = None
 
+    def close_idle(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Close the lines that will not be used again, such as those to a broker that has moved; on the loop, which waits for nobody."""
+        self._looking = False  # first: whoever opens a line from here on is looked after
+        with self._making:
+            places = list(self._places.values())
+        for place in places:
+            if not place.lock.acquire(blocking=False):
+                self._look_later(loop)  # somebody uses it
+                continue
+            try:
+                if place.line is not None and place.line.is_usable:
+                    self._look_later(loop)
+                elif place.line is not None:
+                    place.line.close()
+                    place.line = None
+            finally:
+                place.lock.release()
+
+    def _look_later(self, loop: asyncio.AbstractEventLoop) -> None:
+        with self._making:
+            if self._looking:
+                return
+            self._looking = True
+        # A producer that was forgotten must not live on for it.
+        loop.call_soon_threadsafe(loop.call_later, LOOK_S, _close_idle, weakref.ref(self), loop)
+
     def _by(
         self,
         place: _Place,
@@ -125,6 +156,7 @@ class ShortWay:
             line = place.line = self._connected(line, address, limit)
             if line is None:
                 return None
+            self._look_later(core.loop)
         born_ms = core.clock.message_ms()
         outgoing = single(message, self._next_id(core, born_ms), born_ms, self._sending.config)
         header = outgoing.header(self._sending.group, chosen.queue_id, chosen.broker, self._sending.config)
@@ -164,3 +196,9 @@ class ShortWay:
             if self._ids is None:
                 self._ids = unique_ids(core.client_id)
             return self._ids.next(now_ms)
+
+
+def _close_idle(found: weakref.ref[ShortWay], loop: asyncio.AbstractEventLoop) -> None:
+    way = found()
+    if way is not None:
+        way.close_idle(loop)

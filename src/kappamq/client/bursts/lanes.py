@@ -4,16 +4,19 @@ Messages with a key, or for a queue that the caller chose, have an ordered lane:
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from kappamq.client.bursts.burst import Burst
-from kappamq.client.bursts.waiting import Waiting, front_entries
+from kappamq.client.bursts.waiting import Waiting, each_its_own, front_entries
 from kappamq.message import MessageQueue
 from kappamq.net.channel import Channel
 
 if TYPE_CHECKING:
     from kappamq.client.bursts.sends import Sends
+
+log = logging.getLogger(__name__)
 
 BURST_COUNT_MAX: Final = 1024
 BURST_BYTES_MAX: Final = 256 << 10
@@ -51,19 +54,32 @@ class Lane:
         return not self._busy and (self._weight >= self._bytes_max or len(waiting) >= BURST_COUNT_MAX)
 
     def send(self) -> Channel | None:
-        """Send what is waiting, if nothing is in flight. Returns the connection on which bytes wait for `flush`, if any."""
+        """Send what is waiting, if nothing is in flight. Returns the connection on which bytes wait for `flush`, if any.
+
+        Raises nothing: who calls has other lanes, too."""
         while self._waiting and not self._busy:
-            entries = self._next()
-            if not entries:
-                continue
-            made = self.sends.prepared(entries)
-            if made is None:
-                continue  # none of them can be sent
-            self._busy = True
-            channel = Burst(self, *made).start()
-            if channel is not None or self._busy:
-                return channel
+            entries: list[Waiting] = []
+            try:
+                entries = self._next()
+                channel = self._leave(entries) if entries else None
+            except Exception as error:
+                log.exception("messages for %s could not be sent", self.queue)
+                self._busy = False
+                for entry, own in zip(entries, each_its_own(error, len(entries)), strict=False):
+                    self.sends.fail(entry, own)
+                if not entries:
+                    return None  # it would fail again: the next message tries, or the time of these ends
+            else:
+                if channel is not None:
+                    return channel
         return None
+
+    def _leave(self, entries: list[Waiting]) -> Channel | None:
+        made = self.sends.prepared(entries)
+        if made is None:
+            return None  # none of them can be sent
+        self._busy = True
+        return Burst(self, *made).start()
 
     def finished(self, *, in_trouble: bool = False) -> None:
         """The request in flight was settled or, `in_trouble`, is left to others: what waits may choose another queue."""

@@ -5,6 +5,7 @@ Bound to one event loop, whose thread is the only one that may call it."""
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
@@ -21,6 +22,8 @@ from kappamq.client.producer.sending import MAYBE, Sending, timed_out
 from kappamq.errors import ClientClosed, IllegalMessage, KappaError, SendTimeout
 from kappamq.message import MessageQueue, SendResult
 from kappamq.protocol.records.ids import UniqueIds
+
+log = logging.getLogger(__name__)
 
 LATE_S: Final = 0.05
 """How often messages are looked for whose time is over, at most; and how long a request in flight may be late for one of them."""
@@ -240,8 +243,7 @@ class Sends:
     def succeed(self, entries: list[Waiting], results: list[SendResult], outgoing: Outgoing) -> None:
         told = self._on_settled
         late = [] if told is None else [entry for entry in entries if entry.settled]
-        for limits, size, count in settle_entries(entries, results, self._open):
-            limits.give_back(size, count)
+        settle_entries(entries, results, self._open)
         if told is not None:
             for entry, result in zip(entries, results, strict=True):
                 if entry not in late:
@@ -343,7 +345,9 @@ class Sends:
                 route = await self.sending.route(self.core, topic.name, deadline)
             except TimeoutError:
                 pass  # the timer tells those whose time is over
-            except (KappaError, asyncio.CancelledError) as error:
+            except (Exception, asyncio.CancelledError) as error:
+                if not isinstance(error, (KappaError, asyncio.CancelledError)):
+                    log.exception("the route of topic %r could not be looked up", topic.name)
                 gone = isinstance(error, asyncio.CancelledError)
                 told = ClientClosed("this client was closed before the message was sent") if gone else error
                 late = [topic.unrouted.popleft() for _ in range(waiting)]
@@ -425,10 +429,9 @@ class Sends:
 
     def _send_due(self) -> None:
         due, self._due = self._due, []
-        channels = set()
         for lane in due:
             lane.due = False
-            channels.add(lane.send())
+        channels = {lane.send() for lane in due}
         for channel in channels:
             if channel is not None:
                 channel.flush()

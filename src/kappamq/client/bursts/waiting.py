@@ -96,8 +96,11 @@ def each_its_own(error: E, count: int) -> list[E]:
     notes = getattr(error, "__notes__", [])
     copies = [error]
     for _ in range(count - 1):
-        another = copy.copy(error)
-        if notes:
+        try:
+            another = copy.copy(error)
+        except Exception:  # of an application: its constructor wants something else than `args`
+            another = error
+        if notes and another is not error:
             another.__notes__ = list(notes)
         copies.append(another)
     return copies

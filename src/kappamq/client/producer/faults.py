@@ -33,7 +33,7 @@ class Faults(Protocol):
 
 
 class Failing:
-    """Avoids brokers that could not be reached for a moment, unless there is no other."""
+    """Avoids brokers that could not be reached for a moment, unless there is no other. Any thread may ask, only one tells."""
 
     def __init__(self, seconds: float = 2.0) -> None:
         self._seconds = seconds
@@ -54,8 +54,13 @@ class Failing:
     def usable(self, queues: Sequence[MessageQueue], avoid: str | None, now: float) -> Sequence[MessageQueue]:
         if not self._until:
             return queues
-        self._until = {broker: until for broker, until in self._until.items() if until > now}
-        return [queue for queue in queues if queue.broker not in self._until] or queues
+        bad = set()
+        for broker, until in self._until.copy().items():
+            if until > now:
+                bad.add(broker)
+            else:
+                self._until.pop(broker, None)
+        return [queue for queue in queues if queue.broker not in bad] or queues
 
 
 @dataclass(slots=True)

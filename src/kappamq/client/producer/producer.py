@@ -130,15 +130,15 @@ class AsyncProducer(Requesting):
         assert sends is not None
         accepted, born_ms = sends.moment()
         pressure, size = self.sending.pressure, len(message.body)
+        if key is None:
+            key = message.sharding_key or None
+        sent: asyncio.Future[SendResult] = core.loop.create_future()
+        entry = Waiting(message, sent, pressure, key, queue, accepted, accepted + limit, born_ms)
         if not pressure.try_take(size):
             await pressure.take(size, limit)
             if self._closed:
                 pressure.give_back(size)
                 self.start()  # says so
-        sent: asyncio.Future[SendResult] = core.loop.create_future()
-        if key is None:
-            key = message.sharding_key or None
-        entry = Waiting(message, sent, pressure, key, queue, accepted, accepted + limit, born_ms)
         sends.accept(entry)
         try:
             return await sent
@@ -166,9 +166,7 @@ class AsyncProducer(Requesting):
         core = self._core or self.start()
         if _running_loop() is not core.loop:
             raise self._elsewhere()
-        pressure, size = self.sending.pressure, len(message.body)
-        if not pressure.try_take(size):
-            raise pressure.full()
+        pressure = self.sending.pressure
         sent: asyncio.Future[SendResult] = core.loop.create_future()
         sends = self._sends
         assert sends is not None
@@ -176,7 +174,10 @@ class AsyncProducer(Requesting):
         limit = self._limit_s if timeout is None else timeout
         if key is None:
             key = message.sharding_key or None
-        sends.accept(Waiting(message, sent, pressure, key, queue, accepted, accepted + limit, born_ms))
+        entry = Waiting(message, sent, pressure, key, queue, accepted, accepted + limit, born_ms)
+        if not pressure.try_take(entry.size):
+            raise pressure.full()
+        sends.accept(entry)
         return sent
 
     async def drain(self) -> None:
@@ -201,7 +202,14 @@ class AsyncProducer(Requesting):
             limit = default if timeout is None else timeout
             if key is None:
                 key = message.sharding_key or None
-            sends.accept(Waiting(message, sink, limits, key, queue, accepted, accepted + limit, born_ms))
+            try:
+                entry = Waiting(message, sink, limits, key, queue, accepted, accepted + limit, born_ms)
+            except Exception as error:  # the topic is no text, for one
+                limits.give_back(len(message.body))
+                if not sink.done():
+                    sink.set_exception(error)
+            else:
+                sends.accept(entry)
             handed.popleft()  # only now: whoever looks finds it here or there
 
     @property
