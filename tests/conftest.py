@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import signal
 from collections import Counter
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -24,6 +25,12 @@ settings.register_profile(
     "kappamq", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
 settings.load_profile("kappamq")
+
+# A shell without job control starts what it puts behind `&` with SIGINT ignored (`nohup make test &` in a script). Python leaves it so,
+# children inherit it, and a test that sends Ctrl-C to one would wait for nothing. A handler is not inherited: children begin with the
+# default.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Of every JVM that a test starts through Spark: it lives for seconds, and compiling everything twice would take longer than it saves.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")

@@ -303,9 +303,8 @@ class Redeliver:
     """
 
     level: int = 0  # delay level; 0: from the third level on, one more each time; -1: dead-letter queue
-    pause_ms: int | None = (
-        None  # ordered consumption: how long the queue is blocked; None: as configured (`suspend_ms`)
-    )
+    # ordered consumption: how long the queue is blocked; None: as configured (`suspend_ms`)
+    pause_ms: int | None = None
     done: int = 0  # for a list of messages: this many from its beginning were processed
 
     def __post_init__(self) -> None:

@@ -61,12 +61,17 @@ over it. A name that does not exist is an error with a guess what was meant.
 
 
 def comments(config: type[Any]) -> dict[str, str]:
-    """The comment behind each field says what a larger or smaller value costs."""
-    found = {}
+    """The comment behind each field, or on the lines above it, says what a larger or smaller value costs."""
+    found: dict[str, str] = {}
+    above: list[str] = []
     for line in inspect.getsource(config).splitlines():
+        if line.startswith("    # "):
+            above.append(line.removeprefix("    # "))
+            continue
         match = re.match(r"    (\w+): [^#]*(?:#\s*(.*))?$", line)
         if match:
-            found[match[1]] = match[2] or ""
+            found[match[1]] = match[2] or " ".join(above)
+        above = []
     return found
 
 
@@ -142,6 +147,25 @@ def _value(value: str) -> str:
 
 def test_every_client_option_says_what_it_does() -> None:
     assert [name for name, text in comments(ClientConfig).items() if not text] == []
+
+
+def test_no_field_is_without_a_word() -> None:
+    rows = [line for line in document().splitlines() if line.startswith("| `")]
+    assert len(rows) > 100
+    assert [row for row in rows if re.search(r"\|\s*\|$", row)] == []
+
+
+@dataclasses.dataclass
+class _Commented:
+    behind: int = 1  # behind it
+    # on lines
+    # above it
+    above: int = 2
+    nothing: int = 3
+
+
+def test_comments_stand_behind_or_above() -> None:
+    assert comments(_Commented) == {"behind": "behind it", "above": "on lines above it", "nothing": ""}
 
 
 def test_the_page_tells_what_the_code_does() -> None:

@@ -53,8 +53,17 @@ def load_extension(path: str) -> ModuleType:
     return module
 
 
+def _copied(value: Any) -> Any:
+    """What a kernel lends, a buffer of its own, as the bytes that its twin returns."""
+    if type(value) is tuple:
+        return tuple(bytes(one) if isinstance(one, memoryview) else one for one in value)
+    return value
+
+
 class Both:
-    """A kernel of each kind; every call goes to both, and they must agree on result or exception."""
+    """A kernel of each kind; every call goes to both, and they must agree on result or exception.
+
+    A name that does not exist is a mistake in this harness: it would fail alike on both sides, and nothing would be compared."""
 
     def __init__(self, modules: tuple[ModuleType, ModuleType], seed: int, **settings: Any) -> None:
         self._seed = seed
@@ -84,6 +93,8 @@ class Both:
         for call in calls:
             try:
                 results.append(("returned", _copied(call())))
+            except (NameError, AttributeError):
+                raise
             except Exception as error:
                 # The twin's NoRecord is a ValueError for whoever calls.
                 kind = "ValueError" if isinstance(error, NoRecord) else type(error).__name__
@@ -512,10 +523,3 @@ def main() -> int:
 
 if __name__ == "__main__":
     sys.exit(main())
-
-
-def _copied(value: Any) -> Any:
-    """What a kernel lends, a buffer of its own, as the bytes that its twin returns."""
-    if type(value) is tuple:
-        return tuple(bytes(one) if isinstance(one, memoryview) else one for one in value)
-    return value

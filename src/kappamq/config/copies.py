@@ -26,18 +26,16 @@ class CopiesConfig:
     master_address: str | None = None  # of a slave: host:port of its master's copies; None: name servers tell
     slave_timeout_ms: int = 3000  # a send that slaves do not have by then is answered with code 12
     read_from_slaves: bool = False  # consumers are sent to a slave for what the master would read from disk
-    memory_percent: int = (
-        40  # of the machine's: so much of the end of the log a master with read_from_slaves answers itself
-    )
+    # of the machine's: so much of the end of the log a master with read_from_slaves answers itself
+    memory_percent: int = 40
     lag_bytes_max: int = 256 << 20  # a slave that is further behind counts as absent; senders hear 11 at once
     window_bytes: int = 16 << 20  # sent and not reported yet, per slave. larger: more memory, better far away
     keep_bytes_max: int = 64 << 30  # log files are kept for slaves that are this far behind, and no further
     rate_bytes_max: int = 0  # per second and slave that is catching up; 0: no limit
     secret: str | None = field(default=None, repr=False)  # of the group; without it all who reach the port may copy
     protocol: str = AUTO  # how a slave speaks to its master: kappamq, apache; auto finds out
-    count_apache_slaves: bool = (
-        False  # whether a synchronous master waits for Apache slaves, too: they report their page cache
-    )
+    # whether a synchronous master waits for Apache slaves, too: they report their page cache
+    count_apache_slaves: bool = False
 
     group: str | None = None  # of a Raft group: its name; None: no Raft
     members: Mapping[str, str] = field(default_factory=dict)  # of a Raft group: member id -> host:port of its copies

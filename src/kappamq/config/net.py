@@ -43,9 +43,8 @@ class NetConfig:
     listen_backlog: int = 1024  # connections that wait to be accepted; larger: absorbs bigger bursts of connections
 
     # A PROXY header (v1, v2) names the client behind a load balancer. Logs and born hosts show it, whoever sent it.
-    proxies_trusted: tuple[
-        Network, ...
-    ] = ()  # proxies whose headers also decide which address connections_per_ip_max counts
+    # That of the proxies named here also decides which address connections_per_ip_max counts.
+    proxies_trusted: tuple[Network, ...] = ()
 
     first_frame_s: float = 60.0  # no complete frame by then: closed. smaller: Java's spare connections reconnect often
     frame_s: float = 30.0  # from the first to the last byte of one frame; smaller: slow links lose big batches

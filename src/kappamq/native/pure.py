@@ -94,9 +94,8 @@ class Kernel(Waiting):
         self.force_slow = False  # tests: every frame goes to Python
         self.fast_frames = self.left_frames = 0
         self.get_count = self.get_bytes = 0
-        self.suggested = self.suggested_below = (
-            0  # the broker, by its id, that should be asked for what lies below that log offset
-        )
+        # the broker, by its id, that should be asked for what lies below that log offset
+        self.suggested = self.suggested_below = 0
         self._added = f"MSG_REGION\x01{region}\x02TRACE_ON\x01{self._trace}\x02CLUSTER\x01{cluster}\x02".encode()
         # (number, version, tag hashes, offset of the last pull by queue id)
         self._rows: dict[tuple[str, str, bool], tuple[int, int, frozenset[int] | None, dict[int, int]]] = {}

@@ -80,9 +80,8 @@ class Frame:
     language: int = Language.PYTHON
     version: int = VERSION
     binary: bool = False
-    parsed: Any = field(
-        default=None, compare=False, repr=False
-    )  # the decoded body, if the worker thread has decoded it already
+    # the decoded body, if the worker thread has decoded it already
+    parsed: Any = field(default=None, compare=False, repr=False)
 
     @property
     def is_response(self) -> bool:

@@ -21,9 +21,8 @@ class Gathering:
     def __init__(self) -> None:
         self.size = 0
         self._parts: list[bytes] = []
-        self._round_trip_s = float(
-            "inf"
-        )  # about the shortest lately: a follower that is late now and then is still near
+        # about the shortest lately: a follower that is late now and then is still near
+        self._round_trip_s = float("inf")
         self._sent_at = 0.0
         self._asked_for = -1  # the report of this end completes a round trip
 

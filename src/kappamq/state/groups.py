@@ -129,9 +129,8 @@ class Groups:
     def apply(self, kind: str, change: Any) -> None:
         if kind == "group-deleted":
             self.table.pop(str(change["groupName"]), None)
-            self.forbidden.pop(
-                str(change["groupName"]), None
-            )  # a group that is made again under this name is another one
+            # a group that is made again under this name is another one
+            self.forbidden.pop(str(change["groupName"]), None)
         elif kind == "group-forbidden":
             self._forbid(str(change["group"]), str(change["topic"]), bool(change["readable"]))
         else:

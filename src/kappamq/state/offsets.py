@@ -134,9 +134,8 @@ class Offsets:
             self._commit("offsets", rows)
         except KappaError:
             try:
-                self._commit(
-                    "offsets", rows, anyway=True
-                )  # the snapshot has them, and the overlay, for the next record
+                # the snapshot has them, and the overlay, for the next record
+                self._commit("offsets", rows, anyway=True)
             finally:
                 self._overlay = changes
             raise

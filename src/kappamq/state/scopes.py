@@ -40,9 +40,8 @@ class Open:
     transaction: str
     number: int
     begun_ms: int
-    attempts: list[str] = field(
-        default_factory=list
-    )  # at this batch, by the names their writers gave; the last one counts
+    # at this batch, by the names their writers gave; the last one counts
+    attempts: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

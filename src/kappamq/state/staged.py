@@ -42,9 +42,8 @@ class Staged:
     since_ms: int
     chunks: dict[int, Chunk] = field(default_factory=dict)  # those that are not published, by place
     waiting: list[int] | None = None  # decided: places to publish, in order; None: not decided
-    parts: dict[int, int] = field(
-        default_factory=dict
-    )  # place -> messages of a chunk that are published, if not all are
+    # place -> messages of a chunk that are published, if not all are
+    parts: dict[int, int] = field(default_factory=dict)
     dropped: dict[str, int] = field(default_factory=dict)  # topic -> messages that it no longer could take
 
     @property

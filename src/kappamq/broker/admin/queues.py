@@ -84,9 +84,8 @@ class QueueViews:
         wanted = answer.subscription = group.subscriptions.get(name) if group is not None else None
         codes = None
         if wanted is not None and wanted.expression_type == SQL92:
-            known = self._filter_of(
-                header.consumer_group or "", name
-            )  # entries alone do not tell: all of them may match
+            # entries alone do not tell: all of them may match
+            known = self._filter_of(header.consumer_group or "", name)
             answer.filter_data = known.to_text() if known is not None else None
         elif wanted is not None:
             codes = self._tag_codes(wanted)

@@ -81,9 +81,8 @@ class Participant:
         self._settling: dict[str, bool] = {}  # scopes that a job asks about -> whether it should ask once more
         self._ask_at: dict[str, float] = {}  # liveness time
         # One question at a time for each scope: an answer that is overtaken by another one would be wrong.
-        self._asking: WeakValueDictionary[str, asyncio.Lock] = (
-            WeakValueDictionary()
-        )  # while somebody asks: anybody names scopes
+        # while somebody asks: anybody names scopes
+        self._asking: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._complaints: dict[str, str] = {}
 
     @property

@@ -44,9 +44,8 @@ class Peers:
         self._local = local
         self._tls = tls
         self._channels: dict[str, Channel] = {}  # by broker name, or by address of a name server
-        self._connecting: WeakValueDictionary[str, asyncio.Lock] = (
-            WeakValueDictionary()
-        )  # by broker name, which anybody may say
+        # by broker name, which anybody may say
+        self._connecting: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     # -- calls -------------------------------------------------------------------------------------------------------------
 

@@ -135,9 +135,8 @@ class Registration:
         self._answered = asyncio.Event()  # a name server knows us
         self._tried = asyncio.Event()  # all of them have been asked, whatever they said
         self._encoding = asyncio.Lock()
-        self._encoded: tuple[tuple[DataVersion, int], bytes] | None = (
-            None  # version, which has the term in it, and permission
-        )
+        # version, which has the term in it, and permission
+        self._encoded: tuple[tuple[DataVersion, int], bytes] | None = None
 
     async def learn_address(self) -> None:
         """Find out under which ip name servers see us, as soon as one of them can be reached, if any can."""

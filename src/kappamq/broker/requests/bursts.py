@@ -93,9 +93,8 @@ class Bursts:
         self._answer_early()
         began, charged = time.perf_counter(), turns.spent
         consumed = self._serve(connection, data)
-        seconds = max(
-            0.0, time.perf_counter() - began - (turns.spent - charged)
-        )  # slow requests among them were charged
+        # slow requests among them were charged
+        seconds = max(0.0, time.perf_counter() - began - (turns.spent - charged))
         turns.spend(seconds)
         turns.charge(connection, seconds)
         return consumed

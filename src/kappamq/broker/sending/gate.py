@@ -13,9 +13,8 @@ FILES = "files"  # queue, index or settings files cannot be written; tried again
 CONGESTED = "congested"  # the disk does not keep up; opens when it has caught up
 FAILED = "failed"  # a write or sync of the log failed: until a restart
 TRANSFERRING = "transferring"  # another member of the group is to lead; opens when it does, or when that has failed
-NOT_MASTER = (
-    "not the master"  # this node does not have the role that may write; opens when it gets it (`broker/roles.py`)
-)
+# this node does not have the role that may write; opens when it gets it (`broker/roles.py`)
+NOT_MASTER = "not the master"
 
 
 def not_master(leader: str | None = None) -> NotMaster:

@@ -183,9 +183,8 @@ class LogWriter:
         elif self._store.failed is not None:
             waiting.send(unknown(answers, self._store.failed))
         elif self._marks.mode.in_turn:
-            mark.wait(
-                end, (waiting, answers, math.inf, 0, promised)
-            )  # nothing piles up that would have to be charged or be late
+            # nothing piles up that would have to be charged or be late
+            mark.wait(end, (waiting, answers, math.inf, 0, promised))
         else:
             waiting.owe(size)
             mark.wait(end, (waiting, answers, self._clock.liveness(), size, promised))

@@ -71,9 +71,8 @@ class Stored(NamedTuple):
     unique: str | None
     end: int
     waits: bool  # for the disk, where the broker syncs
-    is_fresh: (
-        bool  # the topic was made for it: `Sends.announced` should be awaited, since the sender asks for its route next
-    )
+    # the topic was made for it: `Sends.announced` should be awaited, since the sender asks for its route next
+    is_fresh: bool
     recall_handle: str | None = None  # of a message that waits for a time
 
 

@@ -218,11 +218,12 @@ def tally(entries: list[tuple[str, int, int, bytes]], log_end: int) -> dict[str,
     found: dict[str, tuple[int, int]] = {}
     for topic, _queue_id, _first, data in entries:
         if len(data) >= ENTRY.size and ENTRY.unpack_from(data)[0] < log_end:
+            # after a start: entries that recovery has made
             data = b"".join(
                 data[at : at + ENTRY.size]
                 for at in range(0, len(data), ENTRY.size)
                 if ENTRY.unpack_from(data, at)[0] >= log_end
-            )  # after a start: entries that recovery has made
+            )
         count = len(data) // ENTRY.size
         if not count:
             continue

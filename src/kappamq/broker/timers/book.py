@@ -182,9 +182,8 @@ class TimerBook:
                 if len(self.hashes) > 1000:
                     self.hashes.clear()
                 topic_hash = self.hashes[said.real_topic] = java_hash(said.real_topic.decode("utf-8", "replace"))
-            written_ms = max(
-                min(act.stored_ms, at_ms), at_ms - WEEK_MS
-            )  # files know the time between the two in 32 bits
+            # files know the time between the two in 32 bits
+            written_ms = max(min(act.stored_ms, at_ms), at_ms - WEEK_MS)
             slot = self._files.add(kind, written_ms, at_ms, log_offset, size, topic_hash)
             pending_ms = min(pending_ms, at_ms)
             if slot < loaded_ms:

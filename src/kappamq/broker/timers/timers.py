@@ -211,9 +211,8 @@ class Timers:
         read_ms = opened.read_ms
         if opened.rebuilt:
             self._metrics.clear()
-            read_ms = max(
-                read_ms, self._now_ms() - OVERDUE_MS
-            )  # nothing is entered for a slot before, so none is looked at
+            # nothing is entered for a slot before, so none is looked at
+            read_ms = max(read_ms, self._now_ms() - OVERDUE_MS)
         self._delivered_before += self._due.delivered
         self._due = self._new_due()
         self._window = TimerWindow(read_ms)

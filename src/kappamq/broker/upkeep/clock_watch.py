@@ -27,9 +27,8 @@ log = logging.getLogger(__name__)
 KIND = "clock"
 _REMEMBER_MS = TOLERANCE_MS // 2
 _PERIOD_S = 10.0
-_REPORTED_MAX = (
-    4  # jumps that are told one by one in such a period: a clock that is set all the time does not fill the log
-)
+# jumps that are told one by one in such a period: a clock that is set all the time does not fill the log
+_REPORTED_MAX = 4
 REMEDY = "check the time synchronisation of this machine (chronyc tracking, timedatectl)"
 
 

@@ -79,9 +79,8 @@ class Scrubber:
         self._position = ScrubPosition()
         self._scrub: Scrub | None = None
         self._task: asyncio.Task[None] | None = None
-        self._is_first_done = (
-            False  # a pass since the start: a machine that went down may have come back with damaged files
-        )
+        # a pass since the start: a machine that went down may have come back with damaged files
+        self._is_first_done = False
         self._are_timers_built_again = False  # in this pass
         self._mended: list[tuple[int, int]] = []  # in this pass, with the bytes of another copy
         self._last = "none yet"

@@ -145,9 +145,8 @@ class Connection(asyncio.Protocol):
         # Each is called once, when the connection is no longer stalled.
         self.on_writable: list[Callable[[Connection], None]] = []
         self.state: Any = None  # for the receiver
-        self.cost = self.cost_at = (
-            0.0  # seconds its requests took lately, as of then by the loop's clock (fair_turns.py)
-        )
+        # seconds its requests took lately, as of then by the loop's clock (fair_turns.py)
+        self.cost = self.cost_at = 0.0
 
     # -- called by asyncio -------------------------------------------------------------------------------------------------
 

@@ -121,9 +121,8 @@ class Server:
 
     def admit(self, connection: Connection) -> bool:
         connection.counted_as = self._counted_as(connection)
-        self._half_open.end(
-            (connection.proxy or connection.peer, connection.local)
-        )  # release its place among the half-open sockets
+        # release its place among the half-open sockets
+        self._half_open.end((connection.proxy or connection.peer, connection.local))
         reason = self._limits.admit(connection.counted_as)
         if reason is None:
             self._connections.add(connection)

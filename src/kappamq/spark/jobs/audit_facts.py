@@ -34,9 +34,8 @@ class Facts:
     offsets: OffsetTable = field(default_factory=dict)
     topics: frozenset[str] | None = None  # that exist; None: nobody says
     delays_ms: dict[int, int] = field(default_factory=dict)  # delay level -> how long its messages wait
-    delivered: dict[int, int] = field(
-        default_factory=dict
-    )  # delay level -> its first message that was not delivered yet
+    # delay level -> its first message that was not delivered yet
+    delivered: dict[int, int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)  # what could not be found out
 
 

@@ -63,9 +63,8 @@ class _File:
     newest: array[int]  # by slot: the number of its newest entry so far
     first: int  # number of the first entry to check
     next: int  # number of the next entry to check
-    older: dict[int, int] = field(
-        default_factory=dict
-    )  # slot -> its value before the entries that the header does not count
+    # slot -> its value before the entries that the header does not count
+    older: dict[int, int] = field(default_factory=dict)
     counted: tuple[int, int] | None = None  # (log offset, store ms) of the last entry that the header counts
     expected: dict[int, int] = field(default_factory=dict)  # header field -> the right value
 
@@ -117,9 +116,8 @@ class IndexCheck:
         self._rows = self._read()
         self._ahead: deque[_Row] = deque()
         self._file: _File | None = None
-        self._done: deque[_File] = (
-            deque()
-        )  # files whose entries have all been read; slots and header are not checked yet
+        # files whose entries have all been read; slots and header are not checked yet
+        self._done: deque[_File] = deque()
         self._before = 0  # log offset of the previous entry
         self._exists = self._peek() is not None  # without any entry the index does not exist, which is valid
 

@@ -17,9 +17,8 @@ from kappamq.store.verify.report import EntryFix, Kind, Report
 
 _LOOK_AHEAD_ENTRIES = 64
 _CHUNKS_MAX = 10_000
-_EXTENDED_CODE = (
-    -(1 << 31) - 1
-)  # tag codes from here down are addresses in a file of RocketMQ's consume queue extension
+# tag codes from here down are addresses in a file of RocketMQ's consume queue extension
+_EXTENDED_CODE = -(1 << 31) - 1
 
 _Entry = tuple[int, int, int]
 
