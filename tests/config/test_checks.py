@@ -10,13 +10,33 @@ from kappamq.config import checks
 from kappamq.errors import ConfigError
 
 
-@pytest.mark.parametrize("text", ["a:1", "10.0.0.1:9876", "[::1]:65535", "my-host.example:80"])
+@pytest.mark.parametrize(
+    "text", ["a:1", "10.0.0.1:9876", "[::1]:65535", "my-host.example:80", "münchen.example:1", "[fe80::1%2]:1"]
+)
 def test_good_addresses(text: str) -> None:
     checks.address("x", text)
 
 
 @pytest.mark.parametrize(
-    "text", ["", "a", "a:", ":1", "a:0", "a:65536", "a:b", "a b:1", "::1:80", "http://a:1", "a:1;b:2"]
+    "text",
+    [
+        "",
+        "a",
+        "a:",
+        ":1",
+        "a:0",
+        "a:65536",
+        "a:b",
+        "a b:1",
+        "::1:80",
+        "http://a:1",
+        "a:1;b:2",
+        "a" * 64 + ".x:1",
+        "a..b:1",
+        "ü" * 64 + ":1",
+        "\udc80:1",
+        "x." * 128 + "x:1",
+    ],
 )
 def test_bad_addresses(text: str) -> None:
     with pytest.raises(ConfigError, match="host:port"):

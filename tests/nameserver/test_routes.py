@@ -25,6 +25,12 @@ def permissions(route: TopicRouteData | None) -> dict[str, int]:
     return {} if route is None else {queues.broker_name: queues.permission for queues in route.queues}
 
 
+def counted(read: int = 4, write: int = 4) -> RegisterBrokerBody:
+    found = body()
+    found.topics.topics["T"].read_queues, found.topics.topics["T"].write_queues = read, write
+    return found
+
+
 def test_register_and_route() -> None:
     table: RouteTable[str] = RouteTable()
     assert table.register(header(), body(), "one", 0.0).new
@@ -347,6 +353,7 @@ def test_topics_by_hand() -> None:
         ("T", [QueueData("nobody")], "no broker nobody is registered here"),
         ("", [QueueData("b")], "1 to 255 characters"),
         ("t" * 256, [QueueData("b")], "1 to 255 characters"),
+        ("W", [QueueData("b", 1, 1, 6), QueueData("d", 1 << 31, 1, 6)], "a topic has 0 to 65536 queues"),
         ("X", [QueueData("b")], "the limit of 3 registered topics is reached"),
     ):
         with pytest.raises(BrokerError, match=reason):
@@ -370,6 +377,12 @@ def test_unit_topics() -> None:
         (lambda: (header(broker_id=-1), body()), "broker id -1 is negative"),
         (lambda: (header(), body(["", "T"])), "a topic name must have"),
         (lambda: (header(), body(["t" * 256, "T"])), "a topic name must have"),
+        (
+            lambda: (header(), counted(read=2_147_483_647)),
+            "a topic has 0 to 65536 queues on a broker, not 2147483647 to read",
+        ),
+        (lambda: (header(), counted(write=65_537)), "a topic has 0 to 65536 queues .* 65537 to write: 'T'"),
+        (lambda: (header(), counted(read=-1)), "a topic has 0 to 65536 queues"),
         (lambda: (header("e", SLAVE), body()), "the limit of 1 registered brokers is reached"),
         (lambda: (header(), body(["V", "W"])), "2 new topics besides 2 registered ones exceed the limit of 3"),
     ],

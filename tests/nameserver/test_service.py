@@ -224,6 +224,7 @@ def test_compressed_registration_with_checksum() -> None:
         (b"{", {}),
         (b'{"topicConfigSerializeWrapper":1}', {}),
         (b"", {"brokerAddr": "nowhere"}),
+        (b"", {"brokerAddr": "a" * 64 + ".x:10911"}),  # a label that no resolver takes
         (b"x", {"compressed": "true"}),
     ],
 )

@@ -311,10 +311,23 @@ async def test_addresses_are_told() -> None:
         channel.close()
 
 
-@pytest.mark.parametrize("address", ["", "host", "host:", ":9876", "host:99999", "host:port"])
+BAD_HOSTS = ["a" * 64 + ".x:1", "a..b:1", "ü" * 64 + ":1", "\udc80:1", "a\0b:1", "x." * 128 + "x:1"]
+
+
+@pytest.mark.parametrize(
+    "address", ["", "host", "host:", ":9876", "host:99999", "host:port", "host:" + "9" * 5000, *BAD_HOSTS]
+)
 def test_a_bad_address_says_what_an_address_is(address: str) -> None:
     with pytest.raises(NotConnected, match="expected host:port"):
         split_address(address)
+
+
+@pytest.mark.parametrize("address", BAD_HOSTS)
+@on_both_loops
+async def test_a_host_that_no_resolver_takes_is_not_connected(address: str) -> None:
+    """Whoever names it, such as a name server or the `[leader ...]` of an answer: it is no ValueError, which nobody expects."""
+    with pytest.raises(NotConnected, match="expected host:port"):
+        await Channel.connect(address)
 
 
 def test_an_ipv6_address_may_stand_in_brackets() -> None:

@@ -180,6 +180,11 @@ def test_what_is_too_large_is_refused_before_anything_is_sent() -> None:
         assert line.ask(Frame(code=1, body=b"x"), 10).body == b"x"
 
 
+def test_a_host_that_no_resolver_takes_is_not_connected() -> None:
+    with pytest.raises(NotConnected, match="expected host:port"):
+        Line.open("a" * 64 + ".x:1", 5)
+
+
 def test_nobody_there() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"

@@ -24,9 +24,14 @@ def test_forms() -> None:
     assert address.pack_ip("fe80::1%eth0") == address.pack_ip("fe80::1")
     assert address.join("::1", 5) == "[::1]:5"
     assert address.split("broker-a:10911") == ("broker-a", 10911)
+    assert address.split("münchen.example:1") == ("münchen.example", 1)
+    assert address.split("[fe80::1%eth0]:1") == ("fe80::1%eth0", 1)
 
 
-@pytest.mark.parametrize("text", ["", "a", ":1", "a:", "a:x", "a:65536", "a:-1", "a:١", "a:999999"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "a", ":1", "a:", "a:x", "a:65536", "a:-1", "a:١", "a:999999", "a" * 64 + ".x:1", "a..b:1", "x." * 128 + "x:1"],
+)
 def test_not_an_address(text: str) -> None:
     with pytest.raises(ProtocolError):
         address.split(text)

@@ -72,7 +72,7 @@ class BrokerConfig:
     batch_members_max: int = 16_384  # messages of one batch. larger: each 1,000 more delay others by a millisecond
     scopes_max: int = 10_000  # of batch transactions. larger: a broken client can fill more memory
     topics_max: int = 100_000  # larger: a broken client can fill more memory
-    topic_queues_max: int = 65_536  # larger: one topic can take more memory
+    topic_queues_max: int = 65_536  # at most; name servers and clients refuse more
     groups_max: int = 100_000  # larger: a broken client can fill more memory
     stop_timeout_ms: int = 10_000  # how long a stop waits for parked replies and the last flush
 
@@ -95,6 +95,7 @@ class BrokerConfig:
         for nameserver in self.nameservers:
             address("nameservers", nameserver)
         between("permission", self.permission, 0, 7)
+        between("topic_queues_max", self.topic_queues_max, 1, 65_536)
         between("default_topic_queues", self.default_topic_queues, 1, self.topic_queues_max)
         between("register_period_ms", self.register_period_ms, 100, 600_000)
         between("register_timeout_ms", self.register_timeout_ms, 100, 600_000)
@@ -119,7 +120,6 @@ class BrokerConfig:
             "batch_members_max",
             "scopes_max",
             "topics_max",
-            "topic_queues_max",
             "groups_max",
             "stop_timeout_ms",
         ):

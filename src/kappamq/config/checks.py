@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import ipaddress
 import re
 from pathlib import Path
 from types import NoneType, UnionType
@@ -13,6 +14,9 @@ from kappamq.errors import ConfigError
 KIB = 1 << 10
 MIB = 1 << 20
 GIB = 1 << 30
+
+HOST_CHARACTERS_MAX: Final = 255
+"""The longest name that DNS knows has 253."""
 
 _UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _HOST = re.compile(r"\[[0-9a-fA-F:.%]+\]|(?!\d+$)[^\[\]:\s/;,]+", re.ASCII)  # not digits alone, which are rather a port
@@ -69,8 +73,22 @@ def one_of(name: str, value: str, choices: tuple[str, ...]) -> None:
 def address(name: str, value: str) -> None:
     """`host:port`, `1.2.3.4:port` or `[ipv6]:port`."""
     found = _ADDRESS.fullmatch(value)
-    if found is None or not 0 < int(found[1]) <= 65535:
+    if found is None or not 0 < int(found[1]) <= 65535 or not could_be_host(value.rpartition(":")[0].strip("[]")):
         raise ConfigError(f"{name} must be host:port (an IPv6 host in brackets); got {value!r}")
+
+
+def could_be_host(host: str) -> bool:
+    """Whether a resolver can be asked for this host at all: for others asyncio and socket raise a ValueError, not an OSError."""
+    if not host or len(host) > HOST_CHARACTERS_MAX or not host.isprintable():
+        return False
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        try:
+            host.encode("idna")
+        except UnicodeError:
+            return False
+    return True
 
 
 def with_port(text: str, port: int) -> str:

@@ -16,7 +16,7 @@ from typing import Any, Final, Generic
 from kappamq.config.net import NetConfig
 from kappamq.errors import BrokerError
 from kappamq.nameserver.liveness import Owner
-from kappamq.nameserver.routes import Registered, RouteTable, check_names
+from kappamq.nameserver.routes import Registered, RouteTable, check_contents
 from kappamq.net.requests.sizes import VALUE_BYTES, check_values
 from kappamq.protocol.bodies.all import RegisterBrokerBody
 from kappamq.protocol.frame import Frame
@@ -109,5 +109,5 @@ def _decoded(frame: Frame, header: RegisterBroker, net: NetConfig) -> RegisterBr
     body = RegisterBrokerBody.decode_any(
         frame.body, compressed=header.compressed, version=frame.version, loose_bytes_max=net.loose_json_bytes_max
     )
-    check_names(header, body.topics.topics)
+    check_contents(header, body.topics.topics)
     return body

@@ -10,7 +10,7 @@ request of a broker that was restarted must not remove its successor at the same
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Generic
 
@@ -30,6 +30,7 @@ from kappamq.protocol.bodies.all import (
     TopicConfig,
     TopicRouteData,
 )
+from kappamq.protocol.bodies.topics import TOPIC_QUEUES_MAX
 from kappamq.protocol.headers.nameserver import RegisterBroker
 
 MASTER_ID: Final = 0
@@ -96,11 +97,11 @@ class RouteTable(Generic[Owner]):
     ) -> Registered:
         """Add or refresh one broker. Raises BrokerError, without changing anything, if it is refused.
 
-        With `in_parts` its names were already validated (`check_names`) and its topics are left to `enter_topics`."""
+        With `in_parts` its contents were already validated (`check_contents`) and its topics are left to `enter_topics`."""
         name, cluster, address, broker_id = header.broker_name, header.cluster, header.broker_address, header.broker_id
         key, version = (cluster, address), body.topics.data_version
         if not in_parts:
-            check_names(header, body.topics.topics)
+            check_contents(header, body.topics.topics)
         self._check(header, body.topics.topics)
         rival = self._rival(header)
         self._check_place(header, version.state_version, rival if rival is None or rival.owner != owner else None, now)
@@ -348,6 +349,9 @@ class RouteTable(Generic[Owner]):
         if queues and topic not in self._queues and len(self._queues) >= self._topics_max:
             raise BrokerError(f"the limit of {self._topics_max} registered topics is reached")
         for one in queues:
+            if not _has_sane_counts(one):
+                raise BrokerError(f"topic {topic!r} is not registered: {_too_many(topic, one)}")
+        for one in queues:
             self._queues.put(topic, one)
 
     # --- queries ---
@@ -407,8 +411,8 @@ class RouteTable(Generic[Owner]):
         return names, first.addresses[min(first.addresses)] if first is not None else None
 
 
-def check_names(header: RegisterBroker, topics: Iterable[str]) -> None:
-    """Raise BrokerError for an invalid name. Uses nothing but its arguments, so a worker thread may call it."""
+def check_contents(header: RegisterBroker, topics: Mapping[str, TopicConfig]) -> None:
+    """Raise BrokerError for an invalid name or number of queues. Uses nothing but its arguments, so a worker thread may call it."""
     named = (
         ("broker name", header.broker_name),
         ("cluster name", header.cluster),
@@ -421,6 +425,20 @@ def check_names(header: RegisterBroker, topics: Iterable[str]) -> None:
     for what, text in (*named, ("HA address", header.ha_address or "")):
         if not text.isprintable():
             raise _refusal(f"the {what} {text[:80]!r} contains control characters")
+    for name, config in topics.items():
+        if not _has_sane_counts(config):
+            raise _refusal(_too_many(name, config))
+
+
+def _has_sane_counts(queues: TopicConfig | QueueData) -> bool:
+    return 0 <= queues.read_queues <= TOPIC_QUEUES_MAX and 0 <= queues.write_queues <= TOPIC_QUEUES_MAX
+
+
+def _too_many(topic: str, queues: TopicConfig | QueueData) -> str:
+    return (
+        f"a topic has 0 to {TOPIC_QUEUES_MAX} queues on a broker, not {queues.read_queues} to read and {queues.write_queues} to "
+        f"write: {topic[:300]!r}"
+    )
 
 
 def _refusal(reason: str) -> BrokerError:

@@ -17,6 +17,7 @@ import ssl
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Protocol, Self
 
+from kappamq.config.checks import could_be_host
 from kappamq.errors import (
     FrameTooLarge,
     KappaError,
@@ -59,9 +60,11 @@ CLOSE_S: Final = 1.0
 def split_address(address: str) -> tuple[str, int]:
     """`host:port` -> (host, port); an IPv6 host may be in brackets. Raises NotConnected for anything else."""
     host, colon, port = address.rpartition(":")
-    if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65_536:
-        raise NotConnected(f"{address!r} is not an address: expected host:port, for example 127.0.0.1:9876")
-    return host.removeprefix("[").removesuffix("]"), int(port)
+    host = host.removeprefix("[").removesuffix("]")
+    is_port = port.isdecimal() and len(port) <= 5 and 0 < int(port) < 65_536
+    if not colon or not is_port or not could_be_host(host):
+        raise NotConnected(f"{address[:300]!r} is not an address: expected host:port, for example 127.0.0.1:9876")
+    return host, int(port)
 
 
 def _tls_only(address: str) -> NotUnderstood:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 
+from kappamq.config.checks import could_be_host
 from kappamq.errors import ProtocolError
 
 
@@ -38,6 +39,8 @@ def split(text: str) -> tuple[str, int]:
         raise ProtocolError(f"{text[:80]!r} is not an address like 10.0.0.1:10911")
     if not host.isprintable():
         raise ProtocolError(f"the address {text[:80]!r} contains control characters")
+    if not could_be_host(host):
+        raise ProtocolError(f"{text[:80]!r} is not an address like 10.0.0.1:10911: no host has such a name")
     return host, int(port)
 
 

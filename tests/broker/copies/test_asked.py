@@ -8,6 +8,7 @@ from zlib import crc32
 import pytest
 
 from kappamq.broker.copies.asked import Asked
+from kappamq.errors import ProtocolError
 from kappamq.replication.frames import OPENING, VERSION, Kind, text_frame
 from kappamq.replication.greeting import Refusal
 
@@ -33,6 +34,11 @@ def test_the_first_words_of_the_answer_come_back() -> None:
     welcome = text_frame(Kind.WELCOME, {"a": 1}, crc32)
     assert asyncio.run(answered(welcome)) == {"a": 1}
     assert asyncio.run(answered(OPENING.pack(-VERSION) + welcome, of_group=False)) == {"a": 1}
+
+
+def test_a_host_that_no_resolver_takes_is_one_of_our_errors() -> None:
+    with pytest.raises(ProtocolError, match="is not an address"):
+        asyncio.run(Asked.begin("a" * 64 + ".x:1", None, crc32))
 
 
 @pytest.mark.parametrize(

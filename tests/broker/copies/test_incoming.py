@@ -6,6 +6,7 @@ import struct
 import pytest
 
 from kappamq.broker.copies.incoming import Incoming, NotKnown, connected
+from kappamq.errors import ProtocolError
 from kappamq.replication.frames import BadStream
 from tests.interop.process import free_port
 
@@ -36,6 +37,11 @@ def test_a_master_that_is_not_there_is_named() -> None:
     place = f"127.0.0.1:{free_port()}"
     with pytest.raises(NotKnown, match=place):
         asyncio.run(connected(place))
+
+
+def test_a_master_whose_host_no_resolver_takes_is_one_of_our_errors() -> None:
+    with pytest.raises(ProtocolError, match="is not an address"):
+        asyncio.run(connected("a" * 64 + ".x:1"))
 
 
 def test_a_record_is_looked_at_again_when_it_is_whole() -> None:

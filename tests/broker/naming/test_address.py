@@ -126,6 +126,11 @@ def test_a_port_that_makes_no_sense_is_said_to_be_one(given: str) -> None:
         Address(given, 10911)
 
 
+def test_a_name_that_no_resolver_takes_cannot_be_advertised() -> None:
+    with pytest.raises(ConfigError, match="cannot be resolved"):
+        Address("a" * 64 + ".x", 10911)
+
+
 def test_a_name_is_looked_up_once_since_ids_hold_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 

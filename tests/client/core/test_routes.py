@@ -7,7 +7,7 @@ import pytest
 
 from kappamq.client.core.routes import ASK_AGAIN_S, PROVISIONAL_S, UNUSED_S, Route, Routes
 from kappamq.clock import SystemClock, VirtualClock
-from kappamq.errors import NoMaster, NoRoute, NotConnected, TopicNotFound, UnknownTopic
+from kappamq.errors import NoMaster, NoRoute, NotConnected, ProtocolError, TopicNotFound, UnknownTopic
 from kappamq.message import MessageQueue
 from kappamq.protocol.bodies.topics import BrokerData, QueueData, TopicRouteData
 from tests.client.loop import on_loop
@@ -73,6 +73,39 @@ def test_queues_are_sorted_and_follow_permission_and_master() -> None:
     )
     assert route.publish == (queue("b", 0), queue("w", 0))
     assert route.subscribe == (queue("a", 0), queue("b", 0), queue("b", 1), queue("slaves", 0))
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        data(QueueData("a", 1, 2_147_483_647, 6), a={0: "a:1"}),
+        data(QueueData("a", 2_147_483_647, 1, 6), a={0: "a:1"}),
+        data(QueueData("a", -1, 1, 6), a={0: "a:1"}),
+        data(QueueData("a", 4, 4, 6), order="a:2000000000", a={0: "a:1"}),
+        data(QueueData("a", 4, 4, 6), order="a:" + "9" * 5000, a={0: "a:1"}),
+        data(*(QueueData(f"a{n}", 0, 65_536, 6) for n in range(5))),
+        data(*(QueueData(f"a{n}", 65_536, 0, 6) for n in range(5)), **{f"a{n}": {0: "a:1"} for n in range(5)}),
+        data(order=";".join(f"a{n}:65536" for n in range(5))),
+    ],
+)
+@on_loop
+async def test_more_queues_than_there_can_be_are_refused_before_they_are_made(answer: TopicRouteData) -> None:
+    """One wrong registration would take gigabytes in every client."""
+    server = Asked(tea=answer)
+    with pytest.raises(ProtocolError, match="route of topic 'tea'"):
+        await server.routes.find("tea")
+
+
+@on_loop
+async def test_a_route_that_went_wrong_keeps_no_other_topic_from_being_refreshed() -> None:
+    server = Asked(bad=ONE, tea=ONE)
+    for topic in ("bad", "tea"):
+        await server.routes.find(topic)
+    server.known["bad"] = data(QueueData("a", 1 << 31, 1, 6), a={0: "a:1"})
+    server.known["tea"] = data(QueueData("a", 3, 3, 6), a={0: "a:1"})
+    await server.routes.refresh_all()
+    counts = {topic: len((await server.routes.find(topic)).publish) for topic in ("bad", "tea")}
+    assert counts == {"bad": 2, "tea": 3}
 
 
 def test_an_order_topic_has_the_queues_its_configuration_says() -> None:

@@ -116,6 +116,6 @@ def _resolved(host: str) -> str:
     """An ip: offset ids hold four or sixteen bytes, no names."""
     try:
         _family, _kind, _protocol, _name, place = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0]
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError: a host that no resolver takes
         raise ConfigError(f"the address to advertise, {host!r}, cannot be resolved: {error}") from error
     return str(place[0])

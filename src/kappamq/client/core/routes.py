@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
 from kappamq.client.core import arguments
-from kappamq.errors import InvalidParameter, KappaError, NoMaster, NoRoute, TopicNotFound, UnknownTopic
+from kappamq.errors import InvalidParameter, KappaError, NoMaster, NoRoute, ProtocolError, TopicNotFound, UnknownTopic
 from kappamq.message import MessageQueue
-from kappamq.protocol.bodies.topics import PERMISSION_READ, PERMISSION_WRITE, TopicRouteData
+from kappamq.protocol.bodies.topics import PERMISSION_READ, PERMISSION_WRITE, TOPIC_QUEUES_MAX, TopicRouteData
 from kappamq.protocol.names import check_topic
+
+log = logging.getLogger(__name__)
 
 MASTER_ID: Final = 0
 
@@ -29,6 +32,10 @@ HEADLESS_WAIT_MAX_S: Final = 30.0
 """A topic that has been without a master for long is looked up as seldom as this."""
 PROVISIONAL_S: Final = 1.0
 """How long a route borrowed from the default topic is used; meanwhile the first send creates the real one."""
+
+ROUTE_QUEUES_MAX: Final = 1 << 18
+"""So many queues to read, or to write, a route may have over all brokers."""
+DIGITS_MAX: Final = 9
 
 Ask = Callable[[str], Awaitable[TopicRouteData]]
 
@@ -48,19 +55,22 @@ class Route:
 
     @classmethod
     def of(cls, topic: str, data: TopicRouteData, borrowed_queues_max: int | None = None) -> Route:
-        """Convert a name server's answer. `borrowed_queues_max`: `data` is the default topic's, to be used for `topic`."""
+        """Convert a name server's answer. `borrowed_queues_max`: `data` is the default topic's, to be used for `topic`.
+
+        Raises ProtocolError for more queues than a topic has: each one is an object here."""
         addresses = {broker.broker_name: dict(broker.addresses) for broker in data.brokers}
         writable: list[MessageQueue] = []
         subscribe: list[MessageQueue] = []
         for queues in data.queues:
             name = queues.broker_name
             if queues.permission & PERMISSION_WRITE:
-                count = queues.write_queues
+                count = _counted(topic, name, queues.write_queues, writable)
                 if borrowed_queues_max is not None:
                     count = min(count, borrowed_queues_max)
                 writable += (MessageQueue(topic, name, number) for number in range(count))
             if queues.permission & PERMISSION_READ and addresses.get(name):
-                subscribe += (MessageQueue(topic, name, number) for number in range(queues.read_queues))
+                count = _counted(topic, name, queues.read_queues, subscribe)
+                subscribe += (MessageQueue(topic, name, number) for number in range(count))
         fixed = _ordered(topic, data.order_conf) if data.order_conf else []
         return cls(
             topic,
@@ -133,9 +143,23 @@ def _ordered(topic: str, text: str) -> list[MessageQueue]:
     queues: list[MessageQueue] = []
     for part in text.split(";"):
         name, colon, count = part.rpartition(":")
-        if colon and count.strip().isdecimal():
-            queues += (MessageQueue(topic, name.strip(), number) for number in range(int(count)))
+        name, count = name.strip(), count.strip()
+        if colon and count.isdecimal():
+            wanted = int(count) if len(count) <= DIGITS_MAX else -1
+            queues += (MessageQueue(topic, name, number) for number in range(_counted(topic, name, wanted, queues)))
     return queues
+
+
+def _counted(topic: str, broker: str, count: int, before: list[MessageQueue]) -> int:
+    """Return `count`, the number of queues on one broker, behind those of others. Raises ProtocolError if there cannot be so many."""
+    if not 0 <= count <= TOPIC_QUEUES_MAX:
+        raise ProtocolError(
+            f"the route of topic {topic!r} gives broker {broker[:80]!r} a number of queues that is not within 0 to {TOPIC_QUEUES_MAX}: "
+            "look at what that broker has registered (`kappamq topic list`), and at the topic's order configuration"
+        )
+    if len(before) + count > ROUTE_QUEUES_MAX:
+        raise ProtocolError(f"the route of topic {topic!r} has more than {ROUTE_QUEUES_MAX} queues, on all brokers")
+    return count
 
 
 class Routes:
@@ -259,7 +283,10 @@ class Routes:
                     table.pop(topic, None)
                 self._stale.discard(topic)
                 continue
-            await self._ask_once(topic)
+            try:
+                await self._ask_once(topic)
+            except ProtocolError as error:  # of this topic only; the others are refreshed nevertheless
+                log.warning("the route of topic %s is kept as it was: %s", topic, error)
 
     def lost(self, address: str) -> None:
         """The connection to a broker was lost, or it does not answer: look up its topics again before they are used."""
@@ -288,7 +315,10 @@ class Routes:
             and now - self._asked.get(topic, 0.0) >= min((now - since) / 10, HEADLESS_WAIT_MAX_S)
         ]
         for topic in sorted(due, key=lambda one: self._asked.get(one, 0.0))[:HEADLESS_TOPICS_MAX]:
-            await self._ask_once(topic)
+            try:
+                await self._ask_once(topic)
+            except ProtocolError as error:
+                log.warning("the route of topic %s is kept as it was: %s", topic, error)
 
     async def _freshen(self, topic: str) -> None:
         """Fetch a doubtful route again. If that fails, or its broker is not registered just now, the old one is kept."""

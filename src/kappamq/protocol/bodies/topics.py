@@ -17,6 +17,8 @@ PERMISSION_READ: Final = 4
 PERMISSION_WRITE: Final = 2
 PERMISSION_INHERIT: Final = 1
 
+TOPIC_QUEUES_MAX: Final = 65_536
+"""So many queues a broker may have of a topic. Clients make an object of each one, so a larger count is refused, not believed."""
 REGISTRATION_BYTES_MAX: Final = 64 << 20
 """A compressed registration is never decompressed beyond this: about 500,000 topics."""
 

@@ -199,6 +199,7 @@ def test_what_cannot_be_is_refused_with_the_reason(tmp_path: Path) -> None:
                 ("add", other, "127.0.0.1:1", f"{other} is a member already"),
                 ("add", "n 3", "127.0.0.1:1", "1 to 64 letters"),
                 ("add", "n3", "nowhere", "where the member's copies are reached"),
+                ("add", "n3", "a" * 64 + ".x:1", "where the member's copies are reached"),
                 ("add", "n3", None, "where the member's copies are reached"),
                 ("add", "n3", place, f"is the address of {other}"),
                 ("remove", "n9", None, "n9 is no member of group g: n0, n1, n2"),
