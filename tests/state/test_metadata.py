@@ -19,7 +19,7 @@ from kappamq.protocol.bodies.clients import SubscriptionGroupConfig
 from kappamq.protocol.bodies.topics import TopicConfig
 from kappamq.state import metadata as module
 from kappamq.state.metadata import TOPIC, Collected
-from kappamq.store.snapshots import decode
+from kappamq.store.snapshots import Snapshots, decode
 from tests.dialogue import Scenario, Script, scripts
 from tests.state.node import MESSAGES, Node, change_every_table
 from tests.store.faulty import CHANGING
@@ -417,4 +417,29 @@ def test_tables_that_are_not_to_be_trusted_are_neither_changed_nor_saved_until_t
     node.metadata.reset()
     node.metadata.load()
     assert "topics.json" in node.save()
+    node.close()
+
+
+def test_a_table_that_cannot_be_written_does_not_keep_others_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One may have grown so large that it could not be read again."""
+    node = Node(tmp_path)
+    node.topics.update(TopicConfig("tea", 4, 4, 6))
+    node.groups.update(SubscriptionGroupConfig(name="g"))
+    collected = node.metadata.collect()
+    node.flush()
+    save = Snapshots.save
+
+    def failing(self: Snapshots, name: str, table: dict[str, Any], log_offset: int) -> None:
+        if name == node.topics.file:
+            raise OSError(27, "too large")
+        save(self, name, table, log_offset)
+
+    with monkeypatch.context() as full:
+        full.setattr(Snapshots, "save", failing)
+        with pytest.raises(OSError, match="too large"):
+            node.metadata.save(collected)
+    assert node.metadata.stamp(node.groups.file) > 0
+    assert [item[0] for item in node.metadata.collect()] == [node.topics.file], "it is due again"
     node.close()

@@ -136,6 +136,19 @@ def test_only_the_newest_decisions_are_remembered(monkeypatch: pytest.MonkeyPatc
     assert state(loaded(table)) == state(table)
 
 
+def test_topics_of_dropped_messages_are_bounded() -> None:
+    """Many brokers may publish one batch, and each may say what it likes."""
+    chunks = {f"x{broker}": [[0, 1]] for broker in range(5)}
+    table = folded([("scope", ["s", "o", "x"]), ("batch-begun", ["s", "t", 0])])
+    table.apply("batch-decided", ["s", "t", 0, 5, 7, chunks])
+    for broker in chunks:
+        table.apply("batch-finished", ["s", "t", broker, {f"{broker}-{topic}": 1 for topic in range(90)}])
+    dropped = table.table["s"].decided[0].dropped
+    assert len(dropped) == 101
+    assert dropped["(others)"] == 5 * 90 - 100
+    assert state(loaded(table)) == state(table)
+
+
 def test_reset_forgets_everything() -> None:
     table = folded(LIFE[:8])
     table.reset()

@@ -71,6 +71,11 @@ LIFE: list[Change] = [
     ("chunk-part", ["c", 5, 2]),
     ("chunk-published", ["c", 5, 0]),
     ("chunks-finished", ["c"]),
+    staged("d", 6),
+    staged("d", 7),
+    ("chunk-copied", ["d", 6, 2000, 9]),
+    ("chunk-copied", ["d", 6, 3000, 10]),
+    ("chunks-dropped", ["d"]),
 ]
 
 
@@ -91,6 +96,8 @@ def test_a_life_in_full() -> None:
     assert folded(LIFE[:12]).table["c"].parts == {5: 1}
     assert folded(LIFE[:18]).table["c"].parts == {5: 2}
     assert folded(LIFE[:19]).table["c"].parts == {}
+    table = folded(LIFE[:-1])
+    assert (table.needed_from(), table.table["d"].chunks[6].at) == (1070, 10), "a copy counts instead of the chunk"
     table = folded(LIFE)
     assert (table.table, table.bytes, table.needed_from()) == ({}, 0, None)
     assert {kind for kind, _change in LIFE} == set(KINDS)
@@ -153,6 +160,7 @@ def lives(draw: st.DrawFn) -> list[Change]:
         for name, one in table.table.items():
             if one.waiting is None:
                 possible += [("chunks-dropped", [name])]
+                possible += [("chunk-copied", [name, chosen, 1000 + place * 10, place]) for chosen in one.chunks]
                 possible += [("chunks-decided", [name, draw(st.permutations(list(one.chunks)))])]
             elif one.waiting:
                 possible += [("chunk-part", [name, one.waiting[0], draw(st.integers(1, 2))])]
@@ -187,3 +195,14 @@ def test_a_snapshot_holds_what_there_was_when_it_was_begun(changes: list[Change]
     for kind, change in changes[first:]:
         live.apply(kind, change)
     assert work() == then
+
+
+def test_what_is_gone_takes_no_room_behind_a_chunk_that_stays() -> None:
+    table = folded([staged("stays", 0)])
+    for place in range(1, 2000):
+        for kind, change in (staged("goes", place), ("chunks-dropped", ["goes"])):
+            table.apply(kind, change)
+    assert len(table._places) < 100
+    assert table.needed_from() == 1000
+    table.apply("chunks-dropped", ["stays"])
+    assert table.needed_from() is None

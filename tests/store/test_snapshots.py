@@ -295,3 +295,16 @@ def test_a_file_that_cannot_be_read_is_not_taken_for_a_broken_one(
     monkeypatch.setattr(snapshots, "FILE_BYTES_MAX", 10)
     with pytest.raises(StoreError, match="more than any file of this kind"):
         Snapshots(tmp_path).load("big.json")
+
+
+def test_what_could_not_be_read_again_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshots, "FILE_BYTES_MAX", 1000)
+    store = Snapshots(tmp_path)
+    store.save("t.json", {"n": "small"}, 100)
+    for _ in range(2):  # not even the backup goes
+        with pytest.raises(
+            OSError, match=r"it would have \d+ bytes, and could not be read again: the limit is 1000.*t.json"
+        ):
+            store.save("t.json", {"n": "x" * 1000}, 200)
+    assert store.oldest("t.json") == 100, "the log must keep the rest"
+    assert Snapshots(tmp_path).load("t.json") == Snapshot({"n": "small"}, 100)

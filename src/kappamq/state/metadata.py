@@ -372,15 +372,21 @@ class Metadata:
     def save(self, work: list[Collected]) -> None:
         """Worker: write snapshots. On an OSError those that were not written are due again, and so are those of a former life."""
         unsaved = {item[0] for item in work}
+        failed: OSError | None = None
         try:
             for name, table, stamp, life in work:
                 if life != self._life:
                     continue
                 assert stamp <= self._store.marks.confirmed.offset, f"{name} would know more than the disk"
-                self._snapshots.save(name, table() if callable(table) else table, stamp)
-                unsaved.discard(name)
+                try:
+                    self._snapshots.save(name, table() if callable(table) else table, stamp)
+                    unsaved.discard(name)
+                except OSError as error:  # the others must not wait for one that can never be written
+                    failed = failed or error
         finally:
             self.due_again(unsaved)
+        if failed is not None:
+            raise failed
 
     @property
     def needed_from(self) -> int:

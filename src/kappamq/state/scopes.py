@@ -9,7 +9,7 @@ repetition is told from something else.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
@@ -28,6 +28,10 @@ REMEMBERED_MAX: Final = 1000
 """How many decided batches of a scope can be told from others with the same number."""
 ATTEMPTS_MAX: Final = 100
 """How many attempts at an open batch are known by name."""
+
+DROPPED_TOPICS_MAX: Final = 100
+"""Of one batch, by name; the others are counted together."""
+OTHERS: Final = "(others)"
 
 Chunks = dict[str, list[list[int]]]
 """Broker name -> [place, CRC] of its chunks, in the order in which they are published."""
@@ -133,10 +137,7 @@ class Scopes:
             return
         decided = scope.decided.get(publishing.number)
         if decided is not None:
-            counts = dict(decided.dropped)
-            for topic, count in dropped.items():
-                counts[topic] = counts.get(topic, 0) + int(count)
-            scope.decided[publishing.number] = replace(decided, dropped=counts)
+            scope.decided[publishing.number] = replace(decided, dropped=summed(decided.dropped, dropped))
         if not publishing.chunks:
             del scope.publishing[transaction]
 
@@ -164,6 +165,16 @@ class Scopes:
 
     def reset(self) -> None:
         self.table = {}
+
+
+def summed(before: Mapping[str, int], dropped: Mapping[str, Any]) -> dict[str, int]:
+    """Both counts in one, with DROPPED_TOPICS_MAX names at most besides OTHERS."""
+    counts = dict(before)
+    for topic, count in dropped.items():
+        known = topic in counts or len(counts) - (OTHERS in counts) < DROPPED_TOPICS_MAX
+        name = topic if known else OTHERS
+        counts[name] = counts.get(name, 0) + int(count)
+    return counts
 
 
 def _frozen(scope: Scope) -> Scope:

@@ -13,11 +13,20 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-KINDS: Final = ("chunk-staged", "chunks-decided", "chunk-part", "chunk-published", "chunks-dropped", "chunks-finished")
-
+KINDS: Final = (
+    "chunk-staged",
+    "chunk-copied",
+    "chunks-decided",
+    "chunk-part",
+    "chunk-published",
+    "chunks-dropped",
+    "chunks-finished",
+)
 
 CHUNK_EXTRA_BYTES: Final = 4096
 """What a chunk costs besides its body: there may be many small ones."""
+_GONE_MAX: Final = 64
+"""Places that may be left of chunks that are gone, besides as many as there are."""
 LOST_CHUNKS: Final = "(lost chunks)"
 """Stands for a topic where chunks are counted that this broker no longer has."""
 
@@ -30,6 +39,12 @@ class Chunk(NamedTuple):
     size: int
     topic: str
     queue_id: int
+    copied_to: int = -1  # the offset in the queue of a copy of its record, which counts instead; -1: there is none
+
+    @property
+    def at(self) -> int:
+        """The offset of its record in the queue; `place` stays the name by which it is decided."""
+        return self.place if self.copied_to < 0 else self.copied_to
 
 
 @dataclass(slots=True)
@@ -71,8 +86,9 @@ class StagedChunks:
         self._decided: dict[
             str, list[tuple[int, str]]
         ] = {}  # scope -> heap of (number, transaction), some of them done
-        self._offsets: dict[int, int] = {}  # place of each chunk -> its log offset, which grows with the place
-        self._places: deque[int] = deque()  # ascending; some of them are gone
+        # Offset in the queue of each chunk's record -> its log offset, which grows with it; and whose it is, by what place.
+        self._offsets: dict[int, tuple[int, str, int]] = {}
+        self._places: deque[int] = deque()  # the same offsets in the queue, ascending; some of them are gone
         self.bytes = self.count = 0
         self.dirty = False
 
@@ -125,6 +141,18 @@ class StagedChunks:
 
     def needed_from(self) -> int | None:
         """Log offset of the oldest chunk that may still be published, None if there is none."""
+        first = self._first()
+        return None if first is None else first[0]
+
+    def first_below(self, log_offset: int) -> tuple[Staged, Chunk] | None:
+        """The oldest chunk, if its record may lie below a log offset."""
+        first = self._first()
+        if first is None or first[0] >= log_offset:
+            return None
+        staged = self.table[first[1]]
+        return staged, staged.chunks[first[2]]
+
+    def _first(self) -> tuple[int, str, int] | None:
         while self._places and self._places[0] not in self._offsets:
             self._places.popleft()
         return self._offsets[self._places[0]] if self._places else None
@@ -141,7 +169,9 @@ class StagedChunks:
             self._add(staged, row)
             return
         staged = self.table[transaction]
-        if kind == "chunks-decided":
+        if kind == "chunk-copied":
+            self._copied(staged, *map(int, change[1:]))
+        elif kind == "chunks-decided":
             self._decide(staged, [int(place) for place in change[1]])
             if lost := sum(map(int, change[2:])):
                 staged.dropped[LOST_CHUNKS] = lost
@@ -187,17 +217,30 @@ class StagedChunks:
             self._decided.pop(staged.scope, None)
 
     def _add(self, staged: Staged, row: Any) -> None:
-        place, log_offset, crc, rows, size, topic, queue_id = row
-        chunk = Chunk(int(place), int(log_offset), int(crc), int(rows), int(size), str(topic), int(queue_id))
-        staged.chunks[chunk.place] = chunk
-        self._offsets[chunk.place] = chunk.log_offset
-        self._places.append(chunk.place)
+        place, log_offset, crc, rows, size, topic, queue_id, *copied = row
+        chunk = Chunk(
+            int(place), int(log_offset), int(crc), int(rows), int(size), str(topic), int(queue_id), *map(int, copied)
+        )
+        self._put(staged, chunk)
         self.bytes += chunk.size
         self.count += 1
 
+    def _copied(self, staged: Staged, place: int, log_offset: int, copied_to: int) -> None:
+        chunk = staged.chunks.get(place)
+        if chunk is not None:
+            del self._offsets[chunk.at]
+            self._put(staged, chunk._replace(log_offset=log_offset, copied_to=copied_to))
+
+    def _put(self, staged: Staged, chunk: Chunk) -> None:
+        staged.chunks[chunk.place] = chunk
+        self._offsets[chunk.at] = chunk.log_offset, staged.transaction, chunk.place
+        self._places.append(chunk.at)
+        if len(self._places) > 2 * len(self._offsets) + _GONE_MAX:  # while the first one stays, others come and go
+            self._places = deque(place for place in self._places if place in self._offsets)
+
     def _take(self, staged: Staged, place: int) -> Chunk:
         chunk = staged.chunks.pop(place)
-        del self._offsets[place]
+        del self._offsets[chunk.at]
         staged.parts.pop(place, None)
         self.bytes -= chunk.size
         self.count -= 1

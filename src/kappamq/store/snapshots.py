@@ -13,6 +13,7 @@ from the `.bak`'s offset on, see `Snapshots.needed_from`.
 
 from __future__ import annotations
 
+import errno
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,9 +55,14 @@ class Snapshots:
         self._offsets: dict[str, tuple[int | None, int | None]] = {}  # by name: of the file, of its .bak
 
     def save(self, name: str, table: dict[str, Any], log_offset: int) -> None:
-        """Write `table` as of `log_offset`; durable when it returns. An OSError leaves the old file in place."""
+        """Write `table` as of `log_offset`; durable when it returns. An OSError leaves the old file in place.
+
+        One that is too large to be read again is refused so, too (EFBIG): the log keeps what the old file lacks."""
         path, aside = self.folder / name, self.folder / (name + _ASIDE)
         text = encode(table, log_offset)
+        if len(text) > FILE_BYTES_MAX:
+            reason = f"it would have {len(text)} bytes, and could not be read again: the limit is {FILE_BYTES_MAX}"
+            raise OSError(errno.EFBIG, reason, str(path))
         self._files.make_folder(self.folder)
         fd = self._files.open(aside, create=True)
         try:

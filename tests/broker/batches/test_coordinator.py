@@ -9,15 +9,19 @@ from typing import Any
 import pytest
 
 from kappamq.broker.batches.coordinator import Coordinator
+from kappamq.broker.batches.peers import Peers
 from kappamq.broker.broker import Broker
 from kappamq.config.broker import BrokerConfig
+from kappamq.protocol.bodies.batches import FinishedBatches
 from kappamq.protocol.codes import ResponseCode
+from kappamq.protocol.headers.batches import AskDecisions, OpenScope
 from kappamq.state import scopes
 from kappamq.state.scopes import Scopes
 from tests.broker.batches.batching import Batcher
-from tests.broker.operating import make_topic, on_broker, refused
+from tests.broker.operating import make_topic, ok, on_broker, refused
 from tests.broker.running import Speaker, run, running, speaking
 from tests.broker.timing import timed
+from tests.client.real import real_cluster
 from tests.waiting import eventually_async
 
 
@@ -218,3 +222,65 @@ async def test_a_decision_may_list_tens_of_thousands_of_chunks(broker: Broker, c
     assert (await it.published(0)).published
     bodies = [int(record.body) for record in await client.read("t")]
     assert sorted(bodies) == list(range(len(chunks)))
+
+
+@on_broker()
+async def test_what_brokers_report_as_dropped_is_bounded(broker: Broker, client: Speaker) -> None:
+    """Anybody may say that he is a broker, and it is kept for as long as the batch is remembered."""
+    it = Batcher(client)
+    await it.open()
+    transaction = await it.begin(0)
+    broker.metadata.commit("batch-decided", ["s", transaction, 0, 5, 7, {"evil": [[1, 1]]}])
+    ask = AskDecisions(scope="s", broker="evil")
+    for count in (-1, 1 << 50):
+        body = FinishedBatches({str(transaction): {"t": count}}).encode()
+        await refused(client, ask, ResponseCode.INVALID_PARAMETER, "broker evil reports", body=body)
+    topics = {"(lost chunks)": 3, "no topic!": 4, "x" * 5000: 5} | {f"topic-{number}": 1 for number in range(5000)}
+    await ok(client, ask, FinishedBatches({str(transaction): topics}).encode())
+    outcome = await it.published(0)
+    assert outcome.published
+    assert len(outcome.dropped) == 101
+    assert (outcome.dropped["(lost chunks)"], outcome.dropped["(others)"]) == (3, 4 + 5 + 5000 - 99)
+
+
+@on_broker()
+async def test_a_coordinator_that_nobody_knows_is_refused(broker: Broker, client: Speaker) -> None:
+    """What is staged for it could never be decided, and would be kept for ever."""
+    unknown = OpenScope(scope="s", owner="me", coordinator="nobody")
+    await refused(client, unknown, ResponseCode.INVALID_PARAMETER, "nobody", "no name server of broker b")
+    assert not broker.delivery_tables.scopes.table
+    await ok(client, OpenScope(scope="s", owner="me", coordinator="b"))
+
+
+def test_a_coordinator_that_is_known_may_be_away_later(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with real_cluster(tmp_path, 2) as cluster:
+            here, there = cluster.names
+            async with speaking(cluster.brokers[here]) as client:
+                header = OpenScope(scope="s", owner="me", coordinator=there)
+                await ok(client, header)
+                await cluster.stop_broker(there)
+                await ok(client, header)
+                asking = cluster.brokers[here].delivery.batches.peers
+                await eventually_async(lambda: _forgotten(asking, there), text="it is not registered any more")
+                other = OpenScope(scope="other", owner="me", coordinator=there)
+                await refused(client, other, ResponseCode.INVALID_PARAMETER, there)
+            await cluster.stop_broker(here)
+            await cluster.start_broker(here)
+            async with speaking(cluster.brokers[here]) as client:
+                await ok(client, header)
+
+    run(test())
+
+
+async def _forgotten(peers: Peers, broker: str) -> bool:
+    return not await peers.knows(broker)
+
+
+def test_whether_a_coordinator_is_known_cannot_be_said_without_name_servers(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with running(tmp_path, nameservers=("127.0.0.1:1",)) as broker, speaking(broker) as client:
+            header = OpenScope(scope="s", owner="me", coordinator="other")
+            await refused(client, header, ResponseCode.SERVICE_NOT_AVAILABLE, "other cannot be said now")
+
+    run(test())

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 from unittest import mock
 
 import pytest
@@ -13,7 +14,9 @@ import pytest
 from kappamq.broker.batches import participant
 from kappamq.broker.batches.participant import UNDECIDED_MAX
 from kappamq.broker.broker import Broker
+from kappamq.clock import VirtualClock
 from kappamq.config.copies import SYNC_MASTER, CopiesConfig
+from kappamq.errors import BrokerNotFound
 from kappamq.protocol.codes import ResponseCode
 from kappamq.protocol.headers.batches import QueryScopes
 from tests.broker.batches.batching import Batcher, body_of
@@ -48,7 +51,7 @@ async def test_transactions_that_nobody_decides_are_bounded(broker: Broker, clie
     """Anybody may make up transactions: what is done for each of a scope must not take long."""
     await make_topic(client, "t")
     it = Batcher(client, coordinator="gone")
-    await it.open()
+    broker.metadata.commit("scope", ["s", "me", "gone"])  # it was known once
     body = body_of(b"x")
     for number in range(UNDECIDED_MAX):
         await it.stage(0, f"{number:032x}", b"x")
@@ -96,11 +99,11 @@ async def test_staged_chunks_keep_their_log_files(broker: Broker, client: Speake
     before = broker.kernel.append_offset
     await it.stage(0, transaction, b"a")
     await client.send("t", b"later")
-    assert broker.delivery.batches.participant.needed_from == before
+    assert broker.delivery.batches.renewing.needed_from == before
     await it.abort(0, transaction)
     broker.delivery.batches.participant.settle("s")
     await eventually_async(lambda: not broker.delivery_tables.staged.table, text="it is dropped")
-    assert broker.delivery.batches.participant.needed_from == broker.kernel.append_offset
+    assert broker.delivery.batches.renewing.needed_from == broker.kernel.append_offset
 
 
 def test_chunks_of_an_open_transaction_survive_a_restart(tmp_path: Path) -> None:
@@ -195,3 +198,37 @@ async def test_what_an_earlier_attempt_has_left_makes_room_for_the_next(broker: 
                 timeout=2,
                 text="the earlier one is dropped",
             )
+
+
+def test_scopes_whose_coordinators_are_gone_are_asked_about_in_turns(tmp_path: Path) -> None:
+    """At most 50 at once, each less and less often; when its coordinator cannot be asked for long, every five minutes."""
+
+    async def test() -> None:
+        clock = VirtualClock()
+        async with running(tmp_path, clock=clock, net={"idle_s": 0}) as broker, speaking(broker) as client:
+            await make_topic(client, "t")
+            for number in range(120):
+                broker.metadata.commit("scope", [f"s{number}", "me", "gone"])
+                await Batcher(client, scope=f"s{number}").stage(0, f"{number:032x}", b"x")
+            asking = broker.delivery.batches.participant
+            asked: Counter[str] = Counter()
+            peers = broker.delivery.batches.peers
+
+            async def counting(_coordinator: str, scope: str, _finished: object) -> NoReturn:
+                asked[scope] += 1
+                raise BrokerNotFound("gone")
+
+            with mock.patch.object(peers, "decisions", counting):
+                clock.advance(participant.ASK_S)
+                for expected in (50, 100, 120):
+                    asking.tick()
+                    await eventually_async(lambda: not asking._settling, text="all have their answers")
+                    assert asked.total() == expected, "and each of them once"
+                for _second in range(3600):
+                    clock.advance(1)
+                    asking.tick()
+                    await eventually_async(lambda: not asking._settling, text="all have their answers")
+            assert min(asked.values()) >= 12, "none is forgotten"
+            assert max(asked.values()) <= 20, "5, 10, 20, 40, 80, 160, and then every 300 seconds"
+
+    run(test())

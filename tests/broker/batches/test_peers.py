@@ -18,9 +18,12 @@ from kappamq.client.batches.scope import Part, open_scope
 from kappamq.client.batches.staging import Stager
 from kappamq.errors import BrokerNotFound, NotAvailable, NotMaster, for_code
 from kappamq.message import Message, MessageQueue
+from kappamq.net.channel import Channel
 from kappamq.protocol.bodies.batches import Decisions
 from kappamq.protocol.codes import ResponseCode
 from kappamq.protocol.headers.batches import RemoveScope
+from kappamq.protocol.headers.header import Header
+from kappamq.protocol.headers.nameserver import GetClusterInfo
 from tests.broker.operating import make_topic, refused
 from tests.broker.running import run, speaking
 from tests.client.real import real_cluster
@@ -238,5 +241,27 @@ def test_a_name_server_that_hangs_does_not_hide_the_next_one(tmp_path: Path, mon
                     await peers.settle("nowhere", "s")
             finally:
                 peers.stop()
+
+    run(test())
+
+
+def test_many_scopes_share_what_a_name_server_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody may open as many as there may be, all with coordinators that are gone."""
+    questions = 0
+    request = Channel.request
+
+    async def counting(self: Channel, header: Header, *others: Any, **named: Any) -> Any:
+        nonlocal questions
+        questions += isinstance(header, GetClusterInfo)
+        return await request(self, header, *others, **named)
+
+    async def test() -> None:
+        async with real_cluster(tmp_path, 2) as cluster:
+            monkeypatch.setattr(Channel, "request", counting)
+            peers = cluster.broker.delivery.batches.peers
+            asked = (peers.decisions(f"gone{number}", "s", {}) for number in range(300))
+            answers = await asyncio.gather(*asked, return_exceptions=True)
+            assert all(isinstance(answer, BrokerNotFound) for answer in answers)
+            assert questions < 5
 
     run(test())

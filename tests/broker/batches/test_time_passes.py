@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from kappamq.broker.batches.participant import ASK_S
+from kappamq.broker.batches.participant import ASK_MAX_S, ASK_S
 from kappamq.broker.delivery import agenda
 from kappamq.config.broker import BrokerConfig
 from kappamq.protocol.bodies.batches import ChunkList
@@ -49,10 +49,10 @@ async def staged(two: TwoBrokers) -> tuple[str, list[int]]:
 
 
 async def asks(two: TwoBrokers, seconds: float, times: int = 20) -> None:
-    """Time passes in steps; after each `b` has asked, or has tried to."""
+    """Time passes in steps; after each `b` has asked, or has tried to, unless it has just tried in vain."""
     participant = two.nodes["b"].broker.delivery.batches.participant
     for _ in range(times):
-        two.clock.advance(max(seconds / times, ASK_S + 1))
+        two.clock.advance(max(seconds / times, ASK_S + 1) if seconds else ASK_MAX_S)
         participant.tick()
         await eventually_async(lambda: not participant._settling, text="it has asked")
 
@@ -152,7 +152,7 @@ def test_retention_passes_by(tmp_path: Path, kernel: str) -> None:
             transaction = await it.begin(0)
             assert transaction is not None
             chunk = await it.stage(0, transaction, b"one", b"two")
-            at = broker.delivery.batches.participant.needed_from
+            at = broker.delivery.batches.renewing.needed_from
             await fill(client)
             await on_disk(broker)
             assert await broker.upkeep.delete_expired(asked=True) > 0

@@ -12,6 +12,7 @@ from kappamq.broker.batches.coordinator import Coordinator
 from kappamq.broker.batches.participant import Participant
 from kappamq.broker.batches.peers import Peers
 from kappamq.broker.batches.publishing import Publishing
+from kappamq.broker.batches.renewing import Renewing
 from kappamq.broker.delivery.agenda import Agenda
 from kappamq.broker.sending.appending import Appender, Draft
 from kappamq.broker.sending.send import Sends
@@ -85,6 +86,7 @@ class BatchTransactions:
             around.clock,
             around.due_ms,
         )
+        self.renewing = Renewing(config, store, staged, appender, around.worker, around.clock.message_ms)
         self.publishing = Publishing(
             store,
             around.topics,

@@ -17,9 +17,10 @@ from kappamq.broker.sending.appending import Appender
 from kappamq.config.broker import BrokerConfig
 from kappamq.errors import IllegalOperation, InvalidParameter, KappaError, TransactionFailed
 from kappamq.protocol.bodies.batches import BatchOutcome, DecidedChunks, Decisions
-from kappamq.protocol.names import check_broker, check_group
+from kappamq.protocol.names import check_broker, check_group, check_topic
 from kappamq.state.metadata import Commit
-from kappamq.state.scopes import Chunks, Scope, Scopes
+from kappamq.state.scopes import OTHERS, Chunks, Scope, Scopes, summed
+from kappamq.state.staged import LOST_CHUNKS
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +28,8 @@ OWNER_CHARACTERS_MAX: Final = 200
 ATTEMPT_CHARACTERS_MAX: Final = 64
 BROKERS_MAX: Final = 256
 """Of one batch: each of them is asked, all at once."""
+DROPPED_MAX: Final = 1 << 40
+"""Messages of one topic that a broker may report as dropped from a batch."""
 
 
 class Participants(Protocol):
@@ -34,6 +37,10 @@ class Participants(Protocol):
 
     async def check_chunks(self, broker: str, scope: str, transaction: str, chunks: list[list[int]]) -> int:
         """How many rows these chunks have. Raises KappaError if one of them is not staged there as it is said to be."""
+        ...
+
+    async def knows(self, broker: str) -> bool:
+        """Whether a name server knows it. Raises NotAvailable if none can be asked."""
         ...
 
     async def settle(self, broker: str, scope: str) -> None:
@@ -73,15 +80,25 @@ class Coordinator:
         if scope is None:
             if not coordinator:
                 return None
-            if len(self._scopes.table) >= self._config.scopes_max:
-                raise InvalidParameter(
-                    f"there are {len(self._scopes.table)} scopes already (scopes_max): `kappamq scope reset` removes those that are "
-                    "no longer used"
-                )
+            self._check_room()
             check_broker(coordinator)
-            self._commit("scope", [name, owner, coordinator])
+            if coordinator != self._config.name and not await self._participants.knows(coordinator):
+                raise InvalidParameter(
+                    f"no name server of broker {self._config.name} knows a broker {coordinator}, which shall coordinate scope {name}: "
+                    "whatever is staged for it could not be decided. Start that broker, or let the client choose one"
+                )
+            if self._scopes.get(name) is None:  # others had a turn
+                self._check_room()
+                self._commit("scope", [name, owner, coordinator])
         await self._confirmed()
         return self._owned(name, owner)
+
+    def _check_room(self) -> None:
+        if len(self._scopes.table) >= self._config.scopes_max:
+            raise InvalidParameter(
+                f"there are {len(self._scopes.table)} scopes already (scopes_max): `kappamq scope reset` removes those that are "
+                "no longer used"
+            )
 
     async def remove_scope(self, name: str, owner: str, *, force: bool = False) -> None:
         """Forget a scope. Raises IllegalOperation while messages of it are still to be published, unless with `force`."""
@@ -235,7 +252,7 @@ class Coordinator:
         for transaction, dropped in finished.items():
             publishing = None if scope is None else scope.publishing.get(transaction)
             if publishing is not None and broker in publishing.chunks:
-                self._commit("batch-finished", [name, transaction, broker, dropped])
+                self._commit("batch-finished", [name, transaction, broker, _checked(name, broker, dropped)])
                 noted = True
         if not noted and broker != self._config.name:
             # A node that was deposed and has not noticed would have chunks dropped that its successor has decided: only who can
@@ -285,6 +302,28 @@ class Coordinator:
 
     async def _confirmed(self) -> None:
         await self._appender.kept(self._end())
+
+
+def _checked(scope: str, broker: str, dropped: dict[str, int]) -> dict[str, int]:
+    """What a broker says it had to drop: anybody may claim to be one, and it is kept for as long as the batch is remembered."""
+    if any(not 0 <= count <= DROPPED_MAX for count in dropped.values()):
+        raise InvalidParameter(
+            f"broker {broker} reports a count of dropped messages for scope {scope} that is none: 0 to {DROPPED_MAX} are possible"
+        )
+    named = {topic: count for topic, count in dropped.items() if _is_name(topic)}
+    others = sum(dropped.values()) - sum(named.values())
+    counts = summed({}, named)
+    return summed(counts, {OTHERS: others}) if others else counts
+
+
+def _is_name(topic: str) -> bool:
+    if topic in (LOST_CHUNKS, OTHERS):
+        return True
+    try:
+        check_topic(topic)
+    except InvalidParameter:
+        return False
+    return True
 
 
 def _check_names(scope: str, owner: str) -> None:

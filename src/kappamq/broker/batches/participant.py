@@ -6,6 +6,7 @@ Nothing is published or dropped before the coordinator has said so, however long
 from __future__ import annotations
 
 import asyncio
+import heapq
 import logging
 import re
 from collections.abc import Callable, Coroutine
@@ -38,6 +39,10 @@ _CHECKED_AT_ONCE: Final = 1000
 """Of the chunks that a decision lists."""
 ASK_S: Final = 5.0
 """How long chunks lie before the coordinator is asked, and between two questions."""
+ASK_MAX_S: Final = 300.0
+"""Between two questions to one that cannot be asked: each time twice as long."""
+ASKED_AT_ONCE_MAX: Final = 50
+"""Scopes, in one tick; more than that wait for the next one."""
 
 
 class Decides(Protocol):
@@ -83,6 +88,7 @@ class Participant:
         # One question at a time for each scope: an answer that is overtaken by another one would be wrong.
         # while somebody asks: anybody names scopes
         self._asking: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._failures: dict[str, int] = {}  # questions in a row that were not answered
         self._complaints: dict[str, str] = {}
 
     @property
@@ -168,7 +174,7 @@ class Participant:
         if replaces:  # what an earlier attempt has left need not lie here until this one is over
             self.settle(header.scope)
         else:
-            self._ask_at[header.scope] = self._liveness() + ASK_S
+            self._ask_at[header.scope] = self._liveness() + self._pause(header.scope)
         return place, placed
 
     async def rows_of(self, scope: str, transaction: str, chunks: list[list[int]]) -> int:
@@ -197,13 +203,14 @@ class Participant:
     def tick(self) -> None:
         """About once a second: ask about chunks that lie for a while, and report what was published."""
         now = self._liveness()
-        for scope in self._staged.scopes():
-            if now >= self._ask_at.setdefault(scope, now):
-                self.settle(scope)
+        found = [(self._ask_at.setdefault(scope, now), scope) for scope in self._staged.scopes()]
+        due = [one for one in found if one[0] <= now and one[1] not in self._settling]
+        for _at, scope in heapq.nsmallest(ASKED_AT_ONCE_MAX, due):
+            self.settle(scope)
 
     def settle(self, scope: str) -> None:
         """Ask the coordinator of a scope, soon."""
-        self._ask_at[scope] = self._liveness() + ASK_S
+        self._ask_at[scope] = self._liveness() + self._pause(scope)
         if scope in self._settling:
             self._settling[scope] = True
         else:
@@ -219,7 +226,10 @@ class Participant:
                 if not self._settling[scope]:
                     break
             self._complaints.pop(scope, None)
+            self._failures.pop(scope, None)
         except KappaError as error:
+            self._failures[scope] = self._failures.get(scope, 0) + 1
+            self._ask_at[scope] = self._liveness() + self._pause(scope)
             if self._complaints.get(scope) != str(error):
                 self._complaints[scope] = str(error)
                 log.warning("scope %s: its coordinator cannot be asked what became of staged chunks: %s", scope, error)
@@ -227,6 +237,11 @@ class Participant:
             del self._settling[scope]
             if not self._staged.of_scope(scope):
                 self._ask_at.pop(scope, None)
+                self._failures.pop(scope, None)
+                self._complaints.pop(scope, None)
+
+    def _pause(self, scope: str) -> float:
+        return min(ASK_S * (1 << min(self._failures.get(scope, 0), 10)), ASK_MAX_S)
 
     async def settled(self, scope: str) -> bool:
         """Ask now; whether nothing is staged any more. Raises KappaError if the coordinator cannot be asked."""
@@ -293,16 +308,6 @@ class Participant:
             _log_lost(staged.scope, staged.number, lost)
         self._commit("chunks-decided", [staged.transaction, here, lost])
         self._on_decided()
-
-    # -- what the log must keep --------------------------------------------------------------------------------------------
-
-    @property
-    def needed_from(self) -> int:
-        first = self._staged.needed_from()
-        return self._store.append_offset if first is None else first
-
-    async def renew_below(self, log_min: int) -> None:
-        """Nothing is copied: chunks live for an hour, and keep their files."""
 
 
 def _log_lost(scope: str, number: int, chunks: int) -> None:

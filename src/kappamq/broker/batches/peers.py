@@ -19,6 +19,10 @@ from kappamq.protocol.headers.nameserver import GetClusterInfo
 
 _TIMEOUT_S: Final = 5.0
 _MASTER: Final = 0
+_SHARED_S: Final = 1.0
+"""For so long all share what a name server has said: many scopes may have coordinators that cannot be found."""
+_NOW_S: Final = 0.0
+"""Before somebody is told that there is no such broker. Those who ask at once share a question all the same."""
 
 
 class Local(Protocol):
@@ -44,6 +48,7 @@ class Peers:
         self._local = local
         self._tls = tls
         self._channels: dict[str, Channel] = {}  # by broker name, or by address of a name server
+        self._asked: dict[str, tuple[float, asyncio.Task[ClusterInfo | str]]] = {}  # by name server, with the time
         # by broker name, which anybody may say
         self._connecting: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
@@ -98,29 +103,74 @@ class Peers:
         async with self._connecting.setdefault(broker, asyncio.Lock()):
             channel = self._channels.get(broker)
             if channel is None or not channel.is_open:
-                channel = self._channels[broker] = await Channel.connect(await self._address_of(broker), tls=self._tls)
+                channel = self._channels[broker] = await self._connect(broker)
             return channel
 
-    async def _address_of(self, broker: str) -> str:
+    async def _connect(self, broker: str) -> Channel:
+        """By what a name server has said lately; if that does not lead there, by what it says now."""
+        address = None
+        try:
+            address = await self._address_of(broker, _SHARED_S)
+            return await Channel.connect(address, tls=self._tls)
+        except (BrokerNotFound, NotConnected, RequestTimeout):
+            now = await self._address_of(broker, _NOW_S)
+            if now == address:
+                raise
+        return await Channel.connect(now, tls=self._tls)
+
+    async def _address_of(self, broker: str, age_s: float) -> str:
         """The address of a master, as a name server knows it."""
         reasons = []
         for nameserver in self._nameservers():
-            try:
-                channel = self._channels.get(nameserver)
-                if channel is None or not channel.is_open:
-                    channel = self._channels[nameserver] = await Channel.connect(nameserver, tls=self._tls)
-                answer = await channel.request(GetClusterInfo(), timeout=_TIMEOUT_S)
-            except (NotConnected, RequestTimeout) as error:  # another one may know
-                reasons.append(str(error))
+            info = await self._cluster_of(nameserver, age_s)
+            if isinstance(info, str):  # another one may know
+                reasons.append(info)
                 continue
-            found = ClusterInfo.decode(answer.body).brokers.get(broker) if answer.code == 0 else None
+            found = info.brokers.get(broker)
             address = found.addresses.get(_MASTER) if found is not None else None
             if address:
                 return address
             reasons.append(f"name server {nameserver} does not know it")
         raise BrokerNotFound(f"broker {broker} cannot be found: {'; '.join(reasons) or 'no name server is configured'}")
 
+    async def knows(self, broker: str) -> bool:
+        """Whether a name server knows it, even if its master is away. Raises NotAvailable if none of them answers."""
+        reasons = []
+        nameservers = self._nameservers()
+        for nameserver in nameservers:
+            info = await self._cluster_of(nameserver, _NOW_S)
+            if isinstance(info, str):
+                reasons.append(info)
+            elif broker in info.brokers:
+                return True
+        if reasons and len(reasons) == len(nameservers):
+            raise NotAvailable(f"whether there is a broker {broker} cannot be said now: {'; '.join(reasons)}")
+        return False
+
+    async def _cluster_of(self, nameserver: str, age_s: float) -> ClusterInfo | str:
+        """What a name server has said at most so long ago, or why it does not say it; all who ask meanwhile share a question."""
+        now = asyncio.get_running_loop().time()
+        asked = self._asked.get(nameserver)
+        if asked is None or (asked[1].done() and now - asked[0] >= age_s) or asked[1].cancelled():
+            asked = self._asked[nameserver] = now, asyncio.create_task(self._ask_cluster(nameserver))
+        return await asyncio.shield(asked[1])
+
+    async def _ask_cluster(self, nameserver: str) -> ClusterInfo | str:
+        try:
+            channel = self._channels.get(nameserver)
+            if channel is None or not channel.is_open:
+                channel = self._channels[nameserver] = await Channel.connect(nameserver, tls=self._tls)
+            answer = await channel.request(GetClusterInfo(), timeout=_TIMEOUT_S)
+        except (NotConnected, RequestTimeout) as error:
+            return str(error)
+        if answer.code:
+            return f"name server {nameserver} answers {answer.code}: {answer.remark}"
+        return ClusterInfo.decode(answer.body)
+
     def stop(self) -> None:
+        for _at, question in self._asked.values():
+            question.cancel()
+        self._asked.clear()
         for channel in self._channels.values():
             channel.close()
         self._channels.clear()

@@ -83,7 +83,7 @@ class Publishing:
     # -- reading -----------------------------------------------------------------------------------------------------------
 
     def _look(self, chunk: Chunk, now_ms: int) -> None:
-        places = self._sources.entries(STAGED_TOPIC, 0, chunk.place, 1)
+        places = self._sources.entries(STAGED_TOPIC, 0, chunk.at, 1)
         if places and self._sources.are_warm(places):
             self._ready = chunk.place, self._sources.read(places)[0]
         elif places is not None and not places:
@@ -104,7 +104,7 @@ class Publishing:
 
     async def _read_cold(self, chunk: Chunk) -> None:
         try:
-            places = await self._worker(self._sources.read_entries, STAGED_TOPIC, 0, chunk.place, 1)
+            places = await self._worker(self._sources.read_entries, STAGED_TOPIC, 0, chunk.at, 1)
             records = await self._worker(self._sources.read, places)
             self._ready = chunk.place, records[0] if records else None
         finally:

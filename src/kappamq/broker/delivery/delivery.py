@@ -157,7 +157,7 @@ class Delivery:
 
     @property
     def keepers(self) -> Sequence[Keeper]:
-        return self.timer_keeper, self.delays, self.checks, self.batches.participant
+        return self.timer_keeper, self.delays, self.checks, self.batches.renewing
 
     # -- its life ----------------------------------------------------------------------------------------------------------
 
