@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from kappamq.raft import Ballot, Log, MemberId, Members, Node, TermRecord, Terms
+from kappamq.raft.messages import Diverged, TimeoutNow
 from tests.dialogue import Script, scripts
 from tests.raft.group import Group
 
-A = MemberId("A", 1)
+A, B = MemberId("A", 1), MemberId("B", 1)
 
 
 @scripts(__file__, "elections", "reconciliation", "confirming", "membership", "transfer")
@@ -26,3 +27,19 @@ def test_time_goes_on() -> None:
     node = Node(A, Ballot(0, None), Log(Terms(TermRecord(0, 0, Members())), 0, 0), now=100, dice=lambda: 0.5)
     with pytest.raises(AssertionError, match="liveness time goes back"):
         node.tick(99)
+
+
+def test_what_a_leader_cannot_say_is_known_before_it_is_believed() -> None:
+    """And whoever believes it nevertheless stops: nobody cuts below what is confirmed."""
+    everybody = Members(frozenset({A, B}))
+    terms = Terms(TermRecord(0, 0, everybody), [TermRecord(0, 3, everybody)])
+    node = Node(A, Ballot(3, None), Log(terms, 30, 20), now=0, dice=lambda: 0.5)
+    said = Diverged(B, A, 4, 3, 30, 3, 20)
+    assert node.contradiction(said) is None
+    wrong = said._replace(point_end=19)
+    assert node.contradiction(wrong) == "our logs part at 19, and ours is confirmed up to 20"
+    assert node.contradiction(wrong._replace(end=29)) is None, "it answers an earlier position, and is dropped"
+    assert node.contradiction(wrong._replace(term=2)) is None, "likewise"
+    assert node.contradiction(TimeoutNow(B, A, 4)) is None
+    with pytest.raises(AssertionError, match="refusing to cut"):
+        node.step(wrong, 1)

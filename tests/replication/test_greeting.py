@@ -53,6 +53,32 @@ def test_greetings_that_make_no_sense_are_refused(change: dict[str, Any]) -> Non
         Hello.of(SLAVE.values() | change)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"address": "\ud800:1"},
+        {"address": "10.0.0.1"},
+        {"address": "10.0.0.1:1\n2026-11-19 06:00:00,000 ERROR   a forged line:1"},
+        {"address": "x" * 300 + ":1"},
+        {"nonce": "0" * 301},
+        {"cluster": "\udfff"},
+        {"delay_levels": "1s " * 2000},
+        {"delay_levels": "é" * 2049},
+    ],
+)
+def test_texts_that_nobody_could_show_are_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(BadStream, match=next(iter(change))) as refused:
+        Hello.of(SLAVE.values() | change)
+    assert len(str(refused.value)) < 200
+    str(refused.value).encode()
+
+
+def test_texts_may_be_as_long_as_groups_are_large() -> None:
+    long = SLAVE.values() | {"delay_levels": "é" * 2048, "address": "x" * 298 + ":1", "nonce": "0" * 300}
+    assert Hello.of(long).values() == long
+    assert Hello.of(SLAVE.values() | {"address": ""}).address == ""
+
+
 def test_a_greeting_must_be_whole() -> None:
     values = SLAVE.values()
     del values["segment_bytes"]

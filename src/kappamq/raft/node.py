@@ -121,6 +121,14 @@ class Node:
             self._handle(message, now)
         return self._taken()
 
+    def contradiction(self, message: Message) -> str | None:
+        """Why no leader can say that to us; None if one may. For the driver, which may drop whoever says it before we believe it."""
+        if isinstance(message, Diverged) and message.term >= self.term and self._is_of_our_position(message):
+            offset, confirmed = self._parting(message), self.log.confirmed
+            if offset < confirmed:
+                return f"our logs part at {offset}, and ours is confirmed up to {confirmed}"
+        return None
+
     def connection_lost(self, member: MemberId, now: float) -> list[Effect]:
         """The connection to a member is closed, and a moment ago it was not."""
         self._clock(now)
@@ -441,14 +449,20 @@ class Node:
             self._tell_position(append.source)
 
     def _on_diverged(self, answer: Diverged) -> None:
-        log = self.log
         # What belongs to a stream is the leader's already, and an answer to an earlier position says nothing of this one.
-        if self._stream or (answer.last_term, answer.end) != (log.last_term, log.end):
+        if self._stream or not self._is_of_our_position(answer):
             return
-        term, end = log.terms.end_of(answer.point_term, log.end)
-        offset = min(end, answer.point_end) if term == answer.point_term else end
-        log.cut(offset)
-        self._emit(Cut(offset, log.generation))
+        offset = self._parting(answer)
+        self.log.cut(offset)
+        self._emit(Cut(offset, self.log.generation))
+
+    def _is_of_our_position(self, answer: Diverged) -> bool:
+        return (answer.last_term, answer.end) == (self.log.last_term, self.log.end)
+
+    def _parting(self, answer: Diverged) -> int:
+        """Up to where our log is the leader's, too."""
+        term, end = self.log.terms.end_of(answer.point_term, self.log.end)
+        return min(end, answer.point_end) if term == answer.point_term else end
 
     def _tell_position(self, leader: MemberId) -> None:
         log, stream = self.log, max(self._stream, self._asked)

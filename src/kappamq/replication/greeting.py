@@ -12,7 +12,8 @@ import hmac
 from dataclasses import MISSING, asdict, dataclass, fields
 from typing import Any, Final, Self
 
-from kappamq.errors import KappaError
+from kappamq.errors import KappaError, ProtocolError
+from kappamq.protocol import address
 from kappamq.replication.frames import BadStream
 
 NONCE_BYTES: Final = 16
@@ -20,6 +21,11 @@ REFUSES: Final = "leader refuses"
 """The side of a proof that goes with a refusal which costs the follower all it has."""
 FINGERPRINT_BYTES: Final = 64
 """So many bytes of the log before the follower's end must be the same in both logs."""
+_TEXT_BYTES_MAX: Final = 4 << 10  # members, delay levels
+_SHORT_TEXT_BYTES_MAX: Final = 300
+_SHORT_TEXTS: Final = frozenset(("address", "place", "nonce", "proof"))
+_LOOKED_AT_ELSEWHERE: Final = frozenset(("who", "terms", "aside"))
+"""Texts that are not bounded here: what they hold, or a path of our own."""
 
 
 class Refusal(KappaError):
@@ -201,5 +207,20 @@ def known_fields(cls: type[Any], values: dict[str, Any]) -> dict[str, Any]:
         wanted = int if field.type == "int" else str
         if type(value) is not wanted or (isinstance(value, int) and not 0 <= value < 1 << 62):
             raise BadStream(f"a greeting whose {field.name} is {value!r:.80}")
+        if isinstance(value, str) and field.name not in _LOOKED_AT_ELSEWHERE:
+            _check_text(field.name, value)
         taken[field.name] = value
     return taken
+
+
+def _check_text(name: str, value: str) -> None:
+    """It is shown to operators, and passed on to clients. Raises BadStream."""
+    limit = _SHORT_TEXT_BYTES_MAX if name in _SHORT_TEXTS else _TEXT_BYTES_MAX
+    try:
+        size = len(value) if len(value) > limit else len(value.encode())
+        if size > limit:
+            raise BadStream(f"a greeting whose {name} has {size} bytes: {limit} are possible")
+        if name == "address" and value:
+            address.split(value)
+    except (UnicodeEncodeError, ProtocolError):
+        raise BadStream(f"a greeting whose {name} is {value!r:.80}") from None

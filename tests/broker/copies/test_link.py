@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import struct
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -100,6 +101,28 @@ def test_nonsense_is_closed_and_nobody_else_notices(tmp_path: Path, caplog: pyte
 
     run(test())
     assert any("connection" in record.message for record in caplog.records)
+
+
+def test_a_follower_reports_and_may_not_say_anything_long(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Nothing is kept for the rest of a frame that no report is."""
+
+    async def test() -> None:
+        async with running(tmp_path / "m") as master:
+            head = struct.pack(">IIB", 60 << 20, 0, Kind.REPORT)
+            answers = await said(master, hello(master) + head)
+            assert [kind for kind, _content in answers][:1] == [Kind.WELCOME]
+
+    run(test())
+    assert f"a frame of {60 << 20} bytes" in caplog.text
+
+
+def test_an_address_that_is_no_text_does_not_hide_the_others(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with running(tmp_path / "m") as master:
+            ours = {**replace(master.copies.greeting(), broker_id=7).values(), "address": "\ud800:1"}
+            assert await said(master, OPENING.pack(-VERSION) + text_frame(Kind.HELLO, ours, crc32)) == []
+
+    run(test())
 
 
 @pytest.mark.parametrize(

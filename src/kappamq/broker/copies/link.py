@@ -147,8 +147,7 @@ class Link(LogSender):
             reports=master.reports_wanted(),
             proof=proved,
         )
-        self._say(Kind.WELCOME, welcome.values())
-        self._frames.trust()
+        self._say(Kind.WELCOME, welcome.values())  # it goes on to be held to short frames: all that follows are reports
         self.feed = Feed(hello.end, master.config.window_bytes, hello.generation)
         if welcome.reports == "written":  # only then does a report follow each piece at once
             self._gathering = Gathering()

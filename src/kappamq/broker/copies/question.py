@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, Final, Protocol, cast
+from collections.abc import Callable, Collection, Coroutine, Mapping
+from typing import Any, Final, Protocol, TypeVar, cast
 
 from kappamq.errors import KappaError
 from kappamq.replication.frames import BadStream, Checksum, Frames, Kind, frame, text_frame, values_of
@@ -17,7 +17,9 @@ log = logging.getLogger(__name__)
 _GREETING_S: Final = 10.0
 _CLOSE_S: Final = 1.0
 _STALL_S: Final = 60.0
-"""So long nothing may be taken of an answer."""
+"""So long a part of an answer may wait until it is taken."""
+_RATE_MIN: Final = 64 << 10
+"""Bytes a second: with less than that in the long run, nobody keeps a place that others need."""
 
 
 class Taker(Protocol):
@@ -62,6 +64,8 @@ class QuestionLink(asyncio.Protocol):
         self._may_write = asyncio.Event()
         self._may_write.set()
         self._task: asyncio.Task[None] | None = None
+        self._has_everything = False
+        self._allowed_s = _STALL_S  # so long, in all, what is said may yet wait for whoever takes it
         self._deadline = asyncio.get_running_loop().call_later(_GREETING_S, self.abort)
 
     def _read(self, values: dict[str, Any]) -> str:
@@ -102,6 +106,11 @@ class QuestionLink(asyncio.Protocol):
     @property
     def is_giving(self) -> bool:
         return self._task is not None
+
+    @property
+    def has_everything(self) -> bool:
+        """All of the answer has been taken."""
+        return self._has_everything
 
     # -- the question ------------------------------------------------------------------------------------------------------
 
@@ -150,23 +159,51 @@ class QuestionLink(asyncio.Protocol):
         self._deadline = asyncio.get_running_loop().call_later(_GREETING_S, self.abort)
 
     def _give(self, giving: Coroutine[Any, Any, None]) -> None:
+        assert self._transport is not None
+        self._transport.set_write_buffer_limits(high=0)  # we may write again when everything is taken
         self._task = asyncio.create_task(self._until_given(giving))
 
     async def _until_given(self, giving: Coroutine[Any, Any, None]) -> None:
         try:
             await giving
+            await self._all_taken()
+            self._has_everything = True
+            self._end_in_a_while()
         except (KappaError, OSError) as error:
             self._refuse(error)
         except Exception:
             log.exception("copies: what was asked for could not be given")
             self.abort()
+        finally:
+            self._task = None  # whoever has got everything makes room for others
 
     async def _send(self, kind: Kind, content: bytes) -> None:
-        try:
-            async with asyncio.timeout(_STALL_S):
-                await self._may_write.wait()
-        except TimeoutError:
-            raise Refusal(f"nothing of it was taken for {_STALL_S:g} s") from None
+        transport = await self._all_taken()
+        self._allowed_s += len(content) / _RATE_MIN
+        transport.write(frame(kind, content, self._checksum))
+
+    async def _all_taken(self) -> asyncio.Transport:
+        """Only the time that the other side needs counts: what we read meanwhile may take long."""
+        if not self._may_write.is_set():
+            loop = asyncio.get_running_loop()
+            begin = loop.time()
+            try:
+                async with asyncio.timeout(min(_STALL_S, self._allowed_s)):
+                    await self._may_write.wait()
+            except TimeoutError:
+                raise Refusal(
+                    f"too little of it is taken: a part within {_STALL_S:g} s, and {_RATE_MIN >> 10} KiB a second in all"
+                ) from None
+            self._allowed_s -= loop.time() - begin
         if self._transport is None:
             raise ConnectionResetError("the connection is gone")
-        self._transport.write(frame(kind, content, self._checksum))
+        return self._transport
+
+
+Link = TypeVar("Link", bound=QuestionLink)
+
+
+def dispensable(links: Collection[Link]) -> Link | None:
+    """Who makes room for one more: strangers before those that have got their answer, and nobody who is being given something."""
+    idle = [link for link in links if not link.is_giving]
+    return min(idle, key=lambda link: link.has_everything, default=None)

@@ -20,6 +20,7 @@ from kappamq.replication.seeding import Asking, FilePiece, Offer
 from tests.broker.copies.copying import copies_port
 from tests.broker.copies.shortened import SMALL, fill, shorten, with_a_past
 from tests.broker.running import run, running, speaking
+from tests.waiting import eventually_async
 
 SECRET = "a long enough one"
 
@@ -152,6 +153,25 @@ def test_whoever_is_being_seeded_stays(tmp_path: Path, monkeypatch: pytest.Monke
                 async with asyncio.timeout(0.1):
                     await seeded._next(10)
             for conversation in (seeded, *idle):
+                conversation.end()
+
+    run(test())
+
+
+def test_whoever_has_got_everything_makes_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(giving, "_LINKS_MAX", 2)
+
+    async def test() -> None:
+        async with running(tmp_path, store=SMALL) as master:
+            answered = []
+            for _ in range(5):
+                conversation = await Conversation.begin(copies_port(master), None, crc32)
+                offer = await conversation.ask(question(master, wanted=1))
+                assert len([piece async for piece in conversation.pieces(offer)]) == offer.files > 0
+                answered.append(conversation)  # and says nothing more
+                links = master.copies.seeds._links
+                await eventually_async(lambda: not any(link.is_giving for link in links), text="all is given")  # noqa: B023
+            for conversation in answered:
                 conversation.end()
 
     run(test())

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
+from kappamq.broker.copies.members.checking import checked
 from kappamq.broker.copies.members.connections import Connections
 from kappamq.broker.copies.members.fitness import Fitness
 from kappamq.broker.copies.members.founding import demand_no_log, first_vote, introduction, node_at_start, vote_alone
@@ -204,7 +205,7 @@ class Group:
         taken = None if self.seeding.ignores(message) else self._room.taken(message)
         if taken is None:
             return hello
-        self._incoming = said.data
+        self._incoming = checked(self._store, node, taken, said.data)
         self.event(lambda: node.step(taken, self.now()))
         if said.log_min and node.leader == message.source:
             self._upkeep.delete_with_master(said.log_min)
@@ -402,8 +403,7 @@ class Group:
         """The first record of our term, or a change of members."""
         node = self.node
         assert node is not None
-        begin = node.log.end
-        change = term_change(effect.term, node.me, effect.members, self.group_id, begin)
+        change = term_change(effect.term, node.me, effect.members, self.group_id, begin := node.log.end)
         self._ordering = True
         try:
             end = append_term(self._store, self._writer, self._metadata, change, self._clock.message_ms())

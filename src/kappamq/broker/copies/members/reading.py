@@ -35,7 +35,7 @@ def pieces(store: MessageStore, start: int, end: int) -> list[bytes]:
     return found
 
 
-def require_good(store: MessageStore, start: int, data: bytes) -> None:
+def require_good(store: MessageStore, start: int, data: bytes | memoryview) -> None:
     """Raises ForeignBytes if our own disk has damaged what is to be sent: nobody else is to have that."""
     segment_bytes, view = store.config.segment_bytes, memoryview(data)
     while view:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Final
 
-from kappamq.broker.copies.question import QuestionLink
+from kappamq.broker.copies.question import QuestionLink, dispensable
 from kappamq.broker.upkeep.slices import Worker
 from kappamq.config.copies import CopiesConfig
 from kappamq.replication.frames import PIECE_BYTES_MAX, Checksum, Kind
@@ -42,7 +42,7 @@ class RangeGiver:
     def take(self, transport: asyncio.Transport, content: bytes) -> None:
         """A connection on which somebody asks. Who is being given something stays."""
         if len(self._links) >= _LINKS_MAX:
-            idle = next((link for link in self._links if not link.is_giving), None)
+            idle = dispensable(self._links)
             if idle is None:
                 transport.abort()
                 return

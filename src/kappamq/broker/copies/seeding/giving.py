@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final, Protocol
 
-from kappamq.broker.copies.question import QuestionLink
+from kappamq.broker.copies.question import QuestionLink, dispensable
 from kappamq.broker.copies.seeding.files import OWN_SETTINGS
 from kappamq.broker.upkeep.slices import Worker
 from kappamq.broker.upkeep.upkeep import Upkeep
@@ -92,7 +92,7 @@ class SeedGiver:
     def take(self, transport: asyncio.Transport, content: bytes) -> None:
         """A connection on which somebody asks. Whoever is being seeded stays: nobody gets rid of them by asking often enough."""
         if len(self._links) >= _LINKS_MAX:
-            idle = next((link for link in self._links if not link.is_giving), None)
+            idle = dispensable(self._links)
             if idle is None:
                 transport.abort()
                 return
