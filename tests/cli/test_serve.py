@@ -259,6 +259,68 @@ except typer.Exit as ended:
     assert (process.returncode, out, err) == (code, "stopped\n", "warning: stopped before it was ready\n")
 
 
+STOPPING = """
+import asyncio, sys
+from kappamq.cli.serve import run_server
+from kappamq.cli.shared.output import Output
+async def start():
+    pass
+async def stop():
+    print("stopping", flush=True)
+    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
+    print("stopped", flush=True)
+run_server(start, stop, lambda seconds: print("ready", flush=True), Output())
+print("ended", flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_that_is_sent_twice_at_once_is_one(number: signal.Signals) -> None:
+    """As by `timeout`. The second may also come when the server has stopped, and its process is about to end."""
+    with subprocess.Popen(
+        [sys.executable, "-c", STOPPING],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGTERM)
+        process.send_signal(number)
+        assert process.stdout.readline() == "stopping\n"
+        process.stdin.write("\n")
+        process.stdin.flush()
+        assert [process.stdout.readline() for _ in range(2)] == ["stopped\n", "ended\n"]
+        process.send_signal(number)
+        process.communicate("\n", timeout=30)
+        assert process.returncode == 0
+
+
+def test_a_second_signal_that_comes_later_ends_it_at_once() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", STOPPING],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.stdout.readline() == "stopping\n"
+        for _ in range(300):  # the first ones are within its second
+            process.send_signal(signal.SIGINT)
+            try:
+                process.wait(0.1)
+                break
+            except subprocess.TimeoutExpired:
+                pass
+        assert process.returncode == 130
+
+
 def test_a_server_that_cannot_go_on_is_stopped_and_says_why() -> None:
     program = """
 import asyncio

@@ -103,10 +103,12 @@ def test_the_folder_of_one_shape_is_not_taken_for_that_of_another(tmp_path: Path
     assert ran.exit_code == 7
     assert "holds the store of a single broker" in ran.problem["error"]
     (tmp_path / "commitlog").rmdir()
-    (tmp_path / "brokers").mkdir()
-    with started(*UP, "--data", str(tmp_path)) as (_, process):
-        process.send_signal(signal.SIGTERM)
-        assert "holds the brokers of an earlier `up`" in process.communicate(timeout=60)[1]
+    (tmp_path / "brokers" / "a-0").mkdir(parents=True)
+    (tmp_path / "brokers" / "a-1").mkdir()
+    ran = run_kappamq(*UP, "--data", str(tmp_path))
+    assert ran.exit_code == 7, ran
+    assert f"start them with `kappamq up --data {tmp_path} --slaves 1`" in ran.problem["error"]
+    assert not (tmp_path / "commitlog").exists(), "nothing was begun beside them"
 
 
 def test_a_broker_stops_when_standard_input_ends(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from kappamq.config.apache import BrokerSettings, Findings
 
 LOOPBACK = "127.0.0.1"
+SAME_SIGNAL_S = 1.0
 PortOption = Annotated[int | None, typer.Option(min=0, max=65_534, show_default=False)]
 AdvertiseOption = Annotated[
     str | None,
@@ -267,7 +268,8 @@ def run_server(
     until_eof: bool = False,
     failed: Callable[[], Awaitable[Exception]] | None = None,
 ) -> None:
-    """Start, report that, wait for SIGINT or SIGTERM, stop. A second signal ends the process at once.
+    """Start, report that, wait for SIGINT or SIGTERM, stop. A second signal ends the process at once, unless it comes within a
+    second: `timeout` sends one to the process and one to its group, and means one.
 
     `until_eof`: the end of standard input, a pipe, is another reason to stop. Whoever holds the other end cannot die unnoticed.
 
@@ -278,6 +280,7 @@ def run_server(
     import asyncio
     import os
     import signal
+    import time
 
     from kappamq.errors import ConfigError
     from kappamq.event_loop import run, spare_garbage_collections
@@ -294,11 +297,17 @@ def run_server(
         loop = asyncio.get_running_loop()
         told = asyncio.Event()
         code = Exit.OK
+        first_s: float | None = None  # when the first signal came
+        signals = signal.SIGINT, signal.SIGTERM
 
         def signalled(number: int) -> None:
-            nonlocal code
-            if told.is_set():
-                os._exit(Exit.INTERRUPTED)
+            nonlocal code, first_s
+            now_s = time.monotonic()
+            if first_s is not None:
+                if now_s - first_s >= SAME_SIGNAL_S:
+                    os._exit(Exit.INTERRUPTED)
+                return
+            first_s = now_s
             if not starting.done() and number == signal.SIGINT:
                 code = Exit.INTERRUPTED
             told.set()
@@ -306,9 +315,16 @@ def run_server(
         def readable() -> None:
             if not os.read(sys.stdin.fileno(), 1 << 16):
                 loop.remove_reader(sys.stdin.fileno())
-                told.set()  # not `signalled`: SIGTERM may have come before, and the two must not count as impatience
+                told.set()  # not `signalled`: SIGTERM may have come long before, and the two must not count as impatience
 
-        for number in (signal.SIGINT, signal.SIGTERM):
+        async def end() -> None:
+            """Stop. A signal that comes after that finds nothing to end, and must not change the exit code."""
+            await stop()
+            for number in signals:
+                loop.remove_signal_handler(number)
+                signal.signal(number, signal.SIG_IGN)
+
+        for number in signals:
             loop.add_signal_handler(number, signalled, number)
         if until_eof:
             loop.add_reader(sys.stdin.fileno(), readable)
@@ -322,7 +338,7 @@ def run_server(
         except asyncio.CancelledError:
             waiting.cancel()
             out.warn("stopped before it was ready")
-            await stop()
+            await end()
             return code
         except BaseException:
             waiting.cancel()
@@ -335,12 +351,12 @@ def run_server(
         )
         if failing is not None and failing.done():
             waiting.cancel()
-            await stop()
+            await end()
             raise failing.result()
         if failing is not None:
             failing.cancel()
         out.note("stopping ...")
-        await stop()
+        await end()
         return Exit.OK
 
     code = run(main())

@@ -145,13 +145,11 @@ def _one_process(
 ) -> None:
     from kappamq.local import Local
     from kappamq.ports import BROKER_PORT
+    from kappamq.processes.folders import check_single
 
+    check_single(root)
     local = Local.at(root, nameserver_port=nameserver_port, broker_port=broker_port, host=listen, properties=given)
     tell_findings(out, local.findings)
-    if (root / "brokers").is_dir() and not (root / "commitlog").is_dir():
-        out.warn(
-            f"{root} holds the brokers of an earlier `up` with --brokers, --slaves or --raft; this start does not serve them"
-        )
 
     def ready(seconds: float) -> None:
         _tell_nameserver_port(out, local.nameserver, nameserver_port)

@@ -12,7 +12,6 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
 
 from kappamq.clock import Clock, SystemClock
 from kappamq.config import properties as java
@@ -25,11 +24,11 @@ from kappamq.net.tls import outgoing_context
 from kappamq.ports import BROKER_PORT, BROKER_PORT_OFFSETS, NAMESERVER_PORT, choose_ports, reachable, start_on_port
 from kappamq.processes import plan
 from kappamq.processes.child import Child, object_of
+from kappamq.processes.folders import FOLDER, check_several
 from kappamq.processes.plan import MASTER, MEMBER, Place, Shape
 from kappamq.protocol.bodies.topics import KVTable
 from kappamq.protocol.headers.admin import GetBrokerRuntimeInfo
 
-FOLDER: Final = "brokers"  # below the data directory
 READY_S_MAX = 600.0  # a broker that recovers a large store takes its time
 SLAVES_S_MAX = 30.0  # for slaves to find their masters
 ASK_S_MAX = 5.0
@@ -103,11 +102,7 @@ class Supervisor:
             raise ConfigError(
                 f"brokerIP1 (--advertise) must be a host without a port, as each broker has its own; got {settings.broker.advertise}"
             )
-        if (root / "commitlog").is_dir():
-            raise StoreError(
-                f"{root} holds the store of a single broker, which would not be served: choose another --data, or move what is in it "
-                f"to {root / FOLDER / 'a-0'}, where it becomes the first broker's"
-            )
+        check_several(root)
         return cls(
             root,
             shape,

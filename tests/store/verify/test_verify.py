@@ -233,3 +233,24 @@ def test_an_empty_store(tmp_path: Path) -> None:
     report = checked(tmp_path)
     assert report.ok
     assert (report.records, report.queues, report.log_end) == (0, 0, 0)
+
+
+def test_a_config_file_that_a_running_broker_writes_after_the_log_was_read(tmp_path: Path) -> None:
+    """Also when the log goes on in its next file meanwhile."""
+    with opened(config(tmp_path)) as store:
+        writer = Writer(store)
+        fill(writer, 50)
+        seen: list[int] = []
+
+        def go_on(at: int, total: int) -> None:
+            if at == total and not seen:
+                seen.append(store.log.end)
+                fill(writer, 500)
+                Snapshots(tmp_path / "config").save("topics.json", {"topicConfigTable": {}}, store.log.end)
+
+        report = verify(tmp_path, index_slots=97, index_entries=1000, progress=go_on)
+        assert store.log.end - seen[0] > 64 << 10
+        assert report.ok, summary(report)
+        Snapshots(tmp_path / "config").save("topics.json", {"topicConfigTable": {}}, store.log.end + 1)
+        meaning = f"its stamp lies beyond the end of the log, {store.log.end}"
+        assert [problem.meaning for problem in checked(tmp_path).problems] == [meaning]

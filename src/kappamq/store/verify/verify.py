@@ -117,7 +117,7 @@ class _Verifier:
         self.queues.find_orphans(log)
         for _ in self.keys.finish():
             pass
-        check_snapshots(self.reader.root, lambda: max(report.log_end, log.min), report, self.files)
+        check_snapshots(self.reader.root, self._log_end, report, self.files)
         check_position(self.reader.root, report, self.files, self._is_ours)
         if not self.is_running:
             steps = self.reader.clock_steps()
@@ -160,6 +160,11 @@ class _Verifier:
                 reported = item.offset
                 self.progress(reported - log.min, total)
         self.progress(total, total)
+
+    def _log_end(self) -> int:
+        """Where the log ends now: a running broker has appended to it, and then written config files, since it was checked."""
+        end = max(self.report.log_end, self.reader.log.min)
+        return max(end, self.reader.log.end(end)) if self.is_running else end
 
     def _record(self, item: Found) -> None:
         check_crc(self.reader.log, item, self.report)
