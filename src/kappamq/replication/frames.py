@@ -162,6 +162,11 @@ class Frames:
         """The other side has shown who it is: from now on it may send more than greetings."""
         self._limit = _FRAME_BYTES_MAX
 
+    @property
+    def is_within(self) -> bool:
+        """A frame has begun whose end has not come yet."""
+        return bool(self._buffer)
+
     def report(self, data: bytes) -> Report | None:
         """The report that `data` consists of; None if it is anything else, which is for `feed` then. Raises BadStream."""
         if len(data) != _REPORT_FRAME_BYTES or data[8] != Kind.REPORT or self._buffer:

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import struct
+from contextlib import suppress
 from pathlib import Path
 
+import pytest
+
+from kappamq.broker.copies.members import peers
+from kappamq.replication.frames import Kind
 from tests.broker.copies.members.test_group import members
-from tests.broker.running import run
+from tests.broker.copies.members.test_peers import hello
+from tests.broker.running import run, speaking
 from tests.waiting import eventually_async
 
 
@@ -44,6 +51,36 @@ def test_strangers_make_room_for_those_that_come_later(tmp_path: Path) -> None:
                 name for name in group.names if group.running[name] is not leader
             )
             for _reader, writer in strangers:
+                writer.close()
+
+    run(test())
+
+
+def test_a_name_has_few_places_and_a_frame_ends_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers, "_FRAME_S", 0.5)
+
+    async def test() -> None:
+        async with members(tmp_path) as group:
+            leader = await group.leader()
+            ours = leader.copies.group
+            assert ours is not None
+            name = next(name for name, broker in group.running.items() if broker is not leader)
+            port = next(port for each, port in group.ports.items() if group.running[each] is leader)
+            said = []
+            for _ in range(5):
+                reader, writer = await asyncio.open_connection("127.0.0.1", port + 1)
+                writer.write(hello(leader, member=name) + struct.pack(">IIB", 60 << 20, 0, Kind.RAFT))
+                await reader.readexactly(4)  # it is greeted
+                said.append((reader, writer))
+            async with asyncio.timeout(20):
+                for reader, _writer in said:
+                    with suppress(ConnectionResetError):
+                        await reader.read()
+            assert ours.why_stopped is None
+            async with speaking(await group.leader()) as speaker:
+                assert (await speaker.send("tea", b"x")).code == 0
+            await group.agree()
+            for _reader, writer in said:
                 writer.close()
 
     run(test())

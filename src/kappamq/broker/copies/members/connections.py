@@ -13,6 +13,8 @@ from kappamq.replication.frames import Checksum
 from kappamq.replication.greeting import MemberHello
 
 _LINKS_MAX: Final = 64
+_LINKS_EACH: Final = 2
+"""Of one member: its newest ones. The one before may be of a machine that is gone, or still be closing."""
 
 
 class Connections:
@@ -31,6 +33,7 @@ class Connections:
         self._checksum = checksum
         self._peers: dict[str, Peer] = {}
         self._links: dict[MemberLink, MemberLink] = {}  # the oldest first
+        self._of: dict[str, dict[MemberLink, None]] = {}  # by member, whoever has said who it is; the oldest first
         self._hellos: dict[str, MemberHello] = {}
 
     def meet(self, places: Mapping[str, str]) -> None:
@@ -57,11 +60,23 @@ class Connections:
             if stranger is None:
                 return NoRoom()
             self._links.pop(stranger).abort()
-        made = MemberLink(
-            self._member, self._knows, self._checksum, lambda link: self._links.pop(link, None), self._told
-        )
+        made = MemberLink(self._member, self._knows, self._checksum, self._gone, self._told, self._greeted_on)
         self._links[made] = made
         return made
+
+    def _gone(self, link: MemberLink) -> None:
+        self._links.pop(link, None)
+        for links in self._of.values():
+            links.pop(link, None)
+
+    def _greeted_on(self, link: MemberLink, name: str) -> None:
+        """A name keeps a few places, however often somebody connects with it; each may hold a long frame."""
+        links = self._of.setdefault(name, {})
+        links[link] = None
+        while len(links) > _LINKS_EACH:
+            oldest = next(iter(links))
+            self._gone(oldest)
+            oldest.let_go()
 
     def greeted(self, hello: MemberHello) -> None:
         """A member has said who it is."""

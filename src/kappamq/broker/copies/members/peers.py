@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 
 _CONNECT_S = 1.0
 _GREETING_S = 3.0
+_FRAME_S = 60.0
+"""So long the rest of a frame may take."""
 _AGAIN_S = 0.2
 _UNSENT_BYTES_MAX = 64 << 20
 _CLOSE_S = 1.0
@@ -238,8 +240,10 @@ class MemberLink(asyncio.Protocol):
         checksum: Checksum,
         lost: Callable[[MemberLink], object],
         told: Told,
+        greeted: Callable[[MemberLink, str], object] = lambda link, name: None,
     ) -> None:
-        """`knows`: whether that is one of the members, or one that founds the group with us."""
+        """`knows`: whether that is one of the members, or one that founds the group with us. `greeted`: it is the one of this name."""
+        self._when_greeted = greeted
         self._knows = knows
         self._told = told
         self._member = member
@@ -252,6 +256,7 @@ class MemberLink(asyncio.Protocol):
         self._greeted = False
         self._transport: asyncio.Transport | None = None
         self._deadline: asyncio.TimerHandle | None = None
+        self._rest: asyncio.TimerHandle | None = None  # the deadline of a frame that is not whole
         self.peer = "?"
 
     @property
@@ -274,7 +279,10 @@ class MemberLink(asyncio.Protocol):
             if len(self._opening) < OPENING.size:
                 data = self._open(data)
             for kind, content in self._frames.feed(data):
+                self._no_rest()
                 self._take(kind, content)
+            if self._greeted and self._rest is None and self._frames.is_within:
+                self._rest = asyncio.get_running_loop().call_later(_FRAME_S, self._rest_too_late)
         except Refusal as error:
             if self._told.is_news(self.peer, str(error)):
                 log.warning("raft: %s does not belong here: %.1000s", self.peer, error)
@@ -283,6 +291,22 @@ class MemberLink(asyncio.Protocol):
         except KappaError as error:
             log.warning("raft: the connection of %s is closed: %.1000s", self.peer, error)
             self.close()
+
+    def _no_rest(self) -> None:
+        if self._rest is not None:
+            self._rest.cancel()
+            self._rest = None
+
+    def _rest_too_late(self) -> None:
+        log.warning(
+            "raft: the connection of %s is closed: it did not end within %g s what it began", self.peer, _FRAME_S
+        )
+        self.abort()
+
+    def let_go(self) -> None:
+        """The same member has made others since; that this one ends says nothing of it."""
+        self._greeted = False
+        self.abort()
 
     def _open(self, data: bytes) -> bytes:
         whole = self._opening + data
@@ -303,6 +327,7 @@ class MemberLink(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
+        self._no_rest()
         self._transport = None
         self._lost(self)
         if self._greeted and self._hello is not None:
@@ -361,4 +386,5 @@ class MemberLink(asyncio.Protocol):
             )
         self._greeted = True
         self._frames.trust()
+        self._when_greeted(self, hello.member)
         self._say(Kind.WELCOME, replace(ours, proof=proved).values())
