@@ -154,6 +154,7 @@ BYTES_BY_HAND: dict[str, dict[str, str]] = {
     "store/index/view.py": {"int.from_bytes()": "a slot of the index"},
     "store/log/commit_log.py": {"struct": "the end mark of a file is written"},
     "store/log/log_ranges.py": {"int.from_bytes()": "the head of a file with parts of a rebuild"},
+    "store/queues/deleted_topics.py": {"BODY_AT": "where a record begins whose body was found by its bytes"},
     "store/timer/entries.py": {"struct": "the files of the timer wheel"},
 }
 LINES_MAX = 500

@@ -126,7 +126,7 @@ async def taken(bytes_at_once: int, pause_s: float) -> tuple[int, Accepting]:
             if not data:
                 break
             size += len(data)
-            await asyncio.sleep(pause_s)
+            await asyncio.sleep(pause_s)  # it is about a taker that takes slowly
         server.close()
         if size < WHOLE:
             await accepting.lost.wait()
