@@ -11,7 +11,7 @@ from tests.broker.running import Speaker
 @on_broker()
 async def test_everything_is_wired(broker: Broker, client: Speaker) -> None:
     batches = broker.delivery.batches
-    assert batches.participant in broker.delivery.keepers
+    assert batches.renewing in broker.delivery.keepers
     assert [part.due_ms() for part in (batches.coordinator, batches.publishing)] == [None, None]
     assert await batches.decisions("unknown", "b", {}) == Decisions()
     assert await batches.rows_of("s", "x", []) == 0
