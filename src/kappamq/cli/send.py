@@ -64,7 +64,7 @@ def send(
         ("--property", {"properties": properties}),
     ):
         try:
-            Message(topic, b"", **values)  # type: ignore[arg-type]
+            Message(topic, b"", **values)
         except (TypeError, ValueError) as error:
             raise wrong(option, error) from None
 
