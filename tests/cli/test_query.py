@@ -36,6 +36,16 @@ def test_nothing_found_is_not_found(kappamq: Any, topic: str) -> None:
         assert ran.problem["error"]
 
 
+def test_a_producers_id_that_no_message_of_the_topic_has(kappamq: Any, topic: str) -> None:
+    """Read as an offset id it would mean a port and a log offset that there cannot be, which is no news to anybody."""
+    assert kappamq("send", "-t", topic, "-b", "x").exit_code == 0
+    unknown = "7F0000010349346DFFFFFFFFFFFFFE76"
+    ran = kappamq("query", "id", unknown, "-t", topic, "-o", "json")
+    assert ran.exit_code == 5, ran
+    assert f"no message in topic {topic} has the id {unknown}" in ran.problem["error"]
+    assert "port" not in ran.problem["error"]
+
+
 def test_a_missing_topic_is_not_found(kappamq: Any) -> None:
     assert kappamq("query", "key", "no_such_topic", "k").exit_code == 5
     assert kappamq("query", "time", "no_such_topic", "--from", "1h").exit_code == 5

@@ -61,6 +61,7 @@ def test_an_order_key_keeps_to_one_queue(kappamq: Any, topic: str) -> None:
         (["-t", "x", "-f", "/no/such/file"], 3, "No such file"),
         (["-t", "x", "-b", "a", "--property", "novalue"], 2, "name=value"),
         (["-t", "x", "-b", "a", "--key", "two words"], 2, "must not contain blanks"),
+        (["-t", "x", "-b", "a", "--tags", "a||b"], 2, "--tags: a tag must not"),
         (["-t", "a/../b", "-b", "a"], 2, "a/../b"),
         (["-t", "%RETRY%x y", "-b", "a"], 2, "not allowed"),
         (["-t", "x", "-b", ""], 6, "empty"),

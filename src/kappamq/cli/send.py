@@ -55,15 +55,22 @@ def send(
         raise wrong("--body", "give the message with --body TEXT, or with --file PATH (- for standard input)")
     if lines and file is None:
         raise wrong("--lines", "requires --file PATH (- for standard input)")
-    values = {"tags": tags, "keys": tuple(key or ()), "properties": _pairs(property_)}
+    keys, properties = tuple(key or ()), _pairs(property_)
     from kappamq.message import Message
+
+    for option, values in (
+        ("--tags", {"tags": tags}),
+        ("--key", {"keys": keys}),
+        ("--property", {"properties": properties}),
+    ):
+        try:
+            Message(topic, b"", **values)
+        except (TypeError, ValueError) as error:
+            raise wrong(option, error) from None
 
     def messages() -> Iterator[Message]:
         for content in _bodies(body, file, lines):
-            try:
-                message = Message(topic, content, **values)  # type: ignore[arg-type]
-            except (TypeError, ValueError) as error:
-                raise wrong("--key", error) from None  # everything else has been validated
+            message = Message(topic, content, tags, keys, properties)
             for _ in range(count):
                 yield message
 

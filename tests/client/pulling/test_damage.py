@@ -11,7 +11,9 @@ from kappamq.client.admin.admin import AsyncAdmin
 from kappamq.client.consumer.consumer import AsyncConsumer
 from kappamq.client.consumer.lite_pull import AsyncLitePullConsumer
 from kappamq.client.consumer.pull_consumer import AsyncPullConsumer
-from kappamq.client.pulling.damage import DamageReports
+from kappamq.client.pulling.damage import TELL_AGAIN_S, DamageReports
+from kappamq.client.pulling.pull_loop import DAMAGED_S
+from kappamq.clock import VirtualClock
 from kappamq.message import DamagedMessage, MessageQueue, ReceivedMessage
 from tests.client.fake import FakeCluster, fake_cluster
 from tests.client.loop import on_loop
@@ -93,6 +95,43 @@ async def test_polling_and_reading_by_hand_go_on_too(caplog: pytest.LogCaptureFi
             assert (reader.damaged, reader.missing) == (1, 0)
         async with AsyncAdmin(**cluster.options()) as admin:
             assert admin.start().damage.count == 0
+
+
+@on_loop
+async def test_nothing_but_damage_is_neither_asked_for_nor_told_without_pause(caplog: pytest.LogCaptureFixture) -> None:
+    async with fake_cluster(tea=1) as cluster:
+        cluster.broker.put("tea", 0, *BODIES[:6])
+        for offset in range(5):
+            cluster.broker.spoil["tea", 0, offset] = FLIPS["body"]
+        options = cluster.options(pull_batch=1)
+        began = asyncio.get_running_loop().time()
+        async with AsyncConsumer(**options, group="g", topics="tea", consume_from="first") as consumer:
+            message = await consumer.poll(30.0)
+            assert message is not None
+            assert message.body == BODIES[5]
+            assert consumer.damaged == 5
+        assert asyncio.get_running_loop().time() - began >= 5 * DAMAGED_S * 0.9
+        assert len(told(caplog)) == 1
+
+
+def test_of_each_queue_one_is_told_in_a_while_with_the_number_of_the_others(caplog: pytest.LogCaptureFixture) -> None:
+    clock = VirtualClock()
+    reports = DamageReports(clock.liveness)
+
+    def report(queue_id: int, number: int) -> None:
+        queue = MessageQueue("tea", "b", queue_id)
+        assert reports.report(
+            DamagedMessage(queue=queue, queue_offset=number, log_offset=None, reason="why", fingerprint=number)
+        )
+
+    for number in range(1000):
+        report(1, number)
+    report(2, 0)
+    assert [line.split(" of broker")[0] for line in told(caplog)] == ["topic tea queue 1", "topic tea queue 2"]
+    clock.advance(TELL_AGAIN_S)
+    report(1, 1000)
+    assert reports.count == 1002
+    assert "as were 999 others of this queue" in told(caplog)[-1]
 
 
 def test_reports_are_remembered_within_bounds(

@@ -77,6 +77,10 @@ class MessageQueries(ABC):
         except ProtocolError as error:
             if topic is None and could_be_id(message_id):
                 raise QueryNotFound(f"{message_id} was assigned by a producer: name its topic, too (--topic)") from None
+            if could_be_id(message_id):
+                raise QueryNotFound(
+                    f"no message in topic {topic} has the id {message_id}: it may have been deleted"
+                ) from None
             raise QueryNotFound(f"no message {message_id!r}: {error}") from None
         found = await self._view(message_id, place)
         if found is None:

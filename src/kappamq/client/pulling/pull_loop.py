@@ -39,6 +39,8 @@ OVERFULL_S: Final = 0.05
 """How often to check whether the reader of all queues has caught up."""
 STRANGER_S: Final = 0.1
 """Pause after sending a heartbeat to a broker that did not know us."""
+DAMAGED_S: Final = 0.1
+"""Pause after an answer without one good message: a broker that has only damage is not asked as fast as it answers."""
 AVOID_S: Final = 5.0
 """How long the others of a group are asked instead of one that does not answer."""
 COMPLAIN_S: Final = 60.0
@@ -96,6 +98,8 @@ class PullLoop:
                     self._use(result)
                 self._complained = ""
                 self._failures = 0
+                if result.damaged and not result.messages:
+                    await asyncio.sleep(DAMAGED_S)
             except KappaError as error:
                 await self._recover(error)
             except Exception:
