@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from kappamq.broker.naming.registration import Registration
 from kappamq.broker.naming.role_now import FixedRole
 from kappamq.local import Local, LocalThread
@@ -66,3 +68,21 @@ def test_members_are_changed_in_raft_groups_only(kappamq: Any) -> None:
     assert "belongs to no Raft group" in kappamq("broker", "replace", "broker-a", "n3", "127.0.0.1:1").err
     assert '"kind": "IllegalOperation"' in kappamq("-o", "json", "broker", "transfer-leader", "broker-a").err
     assert "there is no broker group nothing" in kappamq("member", "remove", "nothing", "n3").err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        (("member", "add", "broker-a", "n3", "foo"), 2, "'foo' is not an address like"),
+        (("member", "replace", "broker-a", "n3", "foo:x"), 2, "is not an address like"),
+        (("member", "add", "broker-a", "n 3", "127.0.0.1:1"), 2, "an id must be"),
+        (("member", "remove", "broker-a", "n 3"), 2, "an id must be"),
+        (("transfer-leader", "broker-a", "--to", "n 3"), 2, "an id must be"),
+        (("transfer-leader", "nothing"), 5, "there is no broker group nothing; there is broker-a"),
+        (("member", "add", "nothing", "n3", "127.0.0.1:1"), 5, "there is no broker group nothing; there is broker-a"),
+    ],
+)
+def test_wrong_names_and_addresses(kappamq: Any, arguments: tuple[str, ...], code: int, text: str) -> None:
+    ran = kappamq(*arguments, "-o", "json")
+    assert ran.exit_code == code, ran
+    assert text in ran.problem["error"]

@@ -111,3 +111,27 @@ def test_wrong_command_lines(arguments: list[str], said: str) -> None:
     ran = run_kappamq("pipeline", *arguments, "-o", "json")
     assert ran.exit_code == 2
     assert said in ran.problem["error"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "option", "text"),
+    [
+        (["dedup", "d", "tea", "tea2", "--by", "foo"], "--by", "id, key or body; got 'foo'"),
+        (["dedup", "d", "tea", "tea2", "--on-data-loss", "maybe"], "--on-data-loss", "fail or skip"),
+        (["replay", "r", "tea2", "-t", "tea", "--on-data-loss", "maybe"], "--on-data-loss", "fail or skip"),
+        (
+            ["replay", "r", "tea2", "-t", "tea", "--from", "1h", "--starting-offsets", "earliest"],
+            "--starting-offsets",
+            "--from",
+        ),
+        (["replay", "r", "tea2", "-t", "tea", "--to", "1h", "--ending-offsets", "latest"], "--ending-offsets", "--to"),
+        (["archive", "a", "-t", "tea", "--on-data-loss", "maybe"], "--on-data-loss", "fail or skip"),
+        (["archive", "a", "-t", "tea", "--compression", "foo"], "--compression", "lz4 or none"),
+    ],
+)
+def test_a_word_that_an_option_does_not_have(arguments: list[str], option: str, text: str) -> None:
+    """Told by the command line alone: no broker is asked, and Spark is not needed."""
+    ran = run_kappamq("pipeline", *arguments, "-n", "127.0.0.1:1", "-o", "json")
+    assert ran.exit_code == 2, ran
+    assert option in ran.problem["error"]
+    assert text in ran.problem["error"]

@@ -46,7 +46,8 @@ def test_init(tmp_path: Path) -> None:
         (["run", "--trigger", "0"], 2, "--trigger"),
         (["run", "/nowhere"], 3, "is not a pipeline project"),
         (["init", "shop", "--topic", "no/topic"], 2, "not allowed"),
-        (["init", "9"], 3, "must be a letter"),
+        (["init", "9"], 2, "NAME: the name '9' must be a letter"),
+        (["init", "a b"], 2, "NAME: the name 'a b' must be a letter"),
     ],
 )
 def test_what_is_wrong_is_told_before_spark(arguments: list[str], code: int, said: str) -> None:

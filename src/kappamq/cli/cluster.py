@@ -19,6 +19,25 @@ if TYPE_CHECKING:
 COLUMNS = ("group", "id", "role", "address", "version", "term", "log_end", "lag", "in_sync")
 
 
+def _member_id(given: str | None) -> str | None:
+    from kappamq.config.copies import MEMBER_ID
+
+    if given is not None and not MEMBER_ID.fullmatch(given):
+        raise typer.BadParameter(f"an id must be 1 to 64 letters, digits or any of _ . ; got {given!r}")
+    return given
+
+
+def _place_of_copies(given: str) -> str:
+    from kappamq.errors import ProtocolError
+    from kappamq.protocol.address import split
+
+    try:
+        split(given)
+    except ProtocolError as error:
+        raise typer.BadParameter(str(error)) from None
+    return given
+
+
 @spoken
 @clustered
 def cluster(
@@ -61,6 +80,7 @@ def transfer_leader(
             metavar="MEMBER",
             help="Its id in dLegerPeers. Default: who has most of the log.",
             show_default=False,
+            callback=_member_id,
         ),
     ] = None,
     timeout: TimeoutOption = 10.0,
@@ -74,9 +94,15 @@ def transfer_leader(
 
 member = typer.Typer(help="Change who belongs to a Raft group, one member at a time.", no_args_is_help=True)
 
+
 _Group = Annotated[str, typer.Argument(metavar="GROUP", help="The name of the brokers of a Raft group.")]
-_Name = Annotated[str, typer.Argument(metavar="MEMBER", help="Its id, as in dLegerSelfId.")]
-_Place = Annotated[str, typer.Argument(metavar="HOST:PORT", help="Where its copies are reached, as in dLegerPeers.")]
+_Name = Annotated[str, typer.Argument(metavar="MEMBER", help="Its id, as in dLegerSelfId.", callback=_member_id)]
+_Place = Annotated[
+    str,
+    typer.Argument(
+        metavar="HOST:PORT", help="Where its copies are reached, as in dLegerPeers.", callback=_place_of_copies
+    ),
+]
 
 
 @member.command("add")

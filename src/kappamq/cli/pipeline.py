@@ -22,10 +22,12 @@ from kappamq.cli.shared.options import (
 )
 from kappamq.cli.shared.output import Format, Output, counted, size
 from kappamq.cli.shared.spark import ConfOption, MasterOption, spark_session
-from kappamq.cli.shared.usage import Family, wrong
+from kappamq.cli.shared.usage import Family, one_of, wrong
 
 if TYPE_CHECKING:
     from kappamq.spark.jobs import Archived, Audited, Rebuilt
+
+COMPRESSIONS = ("zstd", "snappy", "gzip", "lz4", "none")
 
 app = typer.Typer(
     cls=Family,
@@ -82,6 +84,8 @@ def archive(
     """Copy topics to Parquet, by day and topic: only new messages, each one once. Safe to interrupt and re-run."""
     if bool(topic) == bool(pattern):
         raise wrong("--topic", "give --topic (one or more) or --pattern")
+    one_of("--on-data-loss", on_data_loss.lower(), pipeline_copies.ON_DATA_LOSS)
+    one_of("--compression", compression.lower(), COMPRESSIONS)
     from kappamq.spark.engine import check_installed
 
     check_installed()

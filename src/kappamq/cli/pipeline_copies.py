@@ -14,7 +14,9 @@ from kappamq.cli.shared.options import OutputOption, spoken
 from kappamq.cli.shared.output import Format, Output, counted
 from kappamq.cli.shared.spark import ConfOption, MasterOption, asked_to_stop, spark_session
 from kappamq.cli.shared.times import parse_time
-from kappamq.cli.shared.usage import topic_name, wrong
+from kappamq.cli.shared.usage import one_of, topic_name, wrong
+
+ON_DATA_LOSS = ("fail", "skip")
 
 NameArgument = Annotated[
     str,
@@ -87,6 +89,11 @@ def replay(
     """Copy an archive, or a range of topics, into a topic: each message once, in order per queue. Safe to interrupt and re-run."""
     if archive is None and not topic:
         raise wrong("--archive", "give --archive, or --topic (one or more), or both to replay a part of an archive")
+    one_of("--on-data-loss", on_data_loss.lower(), ON_DATA_LOSS)
+    if from_ is not None and starting_offsets is not None:
+        raise wrong("--starting-offsets", "it is in place of --from: give one of the two")
+    if to is not None and ending_offsets is not None:
+        raise wrong("--ending-offsets", "it is in place of --to: give one of the two")
     now = int(time.time() * 1000)
     read: dict[str, str] = {} if on_data_loss == "fail" else {"onDataLoss": on_data_loss}
     said: dict[str, str] = {}
@@ -171,6 +178,8 @@ def dedup(
     output: OutputOption = Format.TEXT,
 ) -> None:
     """Copy a topic without its duplicates into another topic: what is new, or until Ctrl-C. Safe to interrupt and re-run."""
+    one_of("--by", by, ("id", "key", "body"))
+    one_of("--on-data-loss", on_data_loss.lower(), ON_DATA_LOSS)
     from kappamq.spark.engine import check_installed
 
     check_installed()

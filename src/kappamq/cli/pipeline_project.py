@@ -39,8 +39,14 @@ def init(
     output: OutputOption = Format.TEXT,
 ) -> None:
     """Make a pipeline project: tables and topics made of a topic, with a test and a README. Starts nothing."""
+    from kappamq.errors import ConfigError
+    from kappamq.spark.pipelines.init import checked_project
     from kappamq.spark.pipelines.init import init as make
 
+    try:
+        checked_project(target)
+    except ConfigError as error:
+        raise wrong("NAME", error) from None
     out = Output(output)
     files = make(target, topic, sink, quarantine)
     root = target.absolute()

@@ -15,6 +15,7 @@ AUTO, KAPPAMQ, APACHE = "auto", "kappamq", "apache"
 PROTOCOLS = (AUTO, KAPPAMQ, APACHE)
 RAFT_SIZES = (3, 5)
 FIRST_VOTER = 1  # a group of one, to which others are added later
+MEMBER_ID = re.compile(r"[A-Za-z0-9_.]{1,64}", re.ASCII)
 SECRET_CHARACTERS_MIN, SECRET_CHARACTERS_MAX = 8, 256
 
 
@@ -72,7 +73,7 @@ class CopiesConfig:
         if not self.group or self.group != self.group.strip():
             raise ConfigError(f"group must be a name without leading or trailing blanks; got {self.group!r}")
         for member in self.members:
-            if not re.fullmatch(r"[A-Za-z0-9_.]{1,64}", member, re.ASCII):
+            if not MEMBER_ID.fullmatch(member):
                 raise ConfigError(f"members: an id must be 1 to 64 letters, digits or any of _ . ; got {member!r}")
         places = list(self.members.values())
         doubled = sorted({place for place in places if places.count(place) > 1})

@@ -204,6 +204,21 @@ def test_a_committed_round_is_finished_by_whatever_name_the_archive_is_opened(tm
         assert visible(tmp_path / "archive") == ["one"] * 4
 
 
+def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
+    root = tmp_path / "photos"
+    root.mkdir()
+    with ArchiveFolder(root):
+        pass  # an empty one will do
+    with ArchiveFolder(root):
+        pass  # and what was begun there, even if nothing was archived yet
+    shutil.rmtree(root / "_kappamq")
+    (root / "holiday.jpg").write_text("x")
+    for refused in (ArchiveFolder(root).check, ArchiveFolder(root).__enter__):
+        with pytest.raises(StoreError, match="contains files that are not an archive"):
+            refused()
+    assert [path.name for path in root.iterdir()] == ["holiday.jpg"]
+
+
 @pytest.mark.parametrize("below", [".", "tmp"])
 def test_staging_in_the_archive_is_refused(tmp_path: Path, below: str) -> None:
     root = tmp_path / "archive"

@@ -33,6 +33,12 @@ def wrong(what: str, why: object) -> typer.BadParameter:
     return typer.BadParameter(str(why), param_hint=what)
 
 
+def one_of(what: str, given: str, known: Sequence[str]) -> None:
+    """Refuse a word that the option `what` does not have."""
+    if given not in known:
+        raise wrong(what, f"it must be {', '.join(known[:-1])} or {known[-1]}; got {given!r}")
+
+
 def topic_name(given: str | None) -> str | None:
     """Callback for options and arguments that take a topic name."""
     from kappamq.errors import InvalidParameter

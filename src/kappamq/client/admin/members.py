@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 
 from kappamq.client.core.core import ClientCore
 from kappamq.client.core.routes import MASTER_ID
-from kappamq.errors import IllegalOperation, KappaError
+from kappamq.errors import BrokerNotFound, IllegalOperation, KappaError
 from kappamq.protocol.address import split
 from kappamq.protocol.bodies.body import Body
 from kappamq.protocol.bodies.replicas import EpochCache, HaStatus
@@ -98,8 +98,9 @@ class Members(ABC):
         info = ClusterInfo.decode((await core.ask_nameserver(GetClusterInfo())).body)
         known = info.brokers.get(group)
         if known is None:
-            raise IllegalOperation(
-                f"there is no broker group {group}: {', '.join(sorted(info.brokers)) or 'none is registered'}"
+            names = ", ".join(sorted(info.brokers))
+            raise BrokerNotFound(
+                f"there is no broker group {group}; {f'there is {names}' if names else 'none is registered'}"
             )
         address = known.addresses.get(MASTER_ID)
         if address is None:

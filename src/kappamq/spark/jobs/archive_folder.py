@@ -102,6 +102,11 @@ class ArchiveFolder:
         for place in (self.root, *self.root.parents):
             if place.exists() and not place.is_dir():
                 raise StoreError(f"the archive cannot be {self.root}: {place} is a file")
+        if not self._private.is_dir() and self.root.is_dir() and any(self.root.iterdir()):
+            raise StoreError(
+                f"{self.root} contains files that are not an archive of KappaMQ, and an archive has a folder for itself: choose "
+                "another one, or an empty one"
+            )
         if self.staging.resolve().is_relative_to(self.root.resolve()):
             raise StoreError(
                 f"the staging folder {self.staging.parent} is inside the archive {self.root}, whose readers would see unfinished "

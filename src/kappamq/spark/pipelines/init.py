@@ -23,9 +23,7 @@ def init(target: Path, topic: str, sink: str | None = None, quarantine: str | No
 
     It appears as a whole: a run that is killed leaves nothing at its place."""
     target = target.absolute()
-    name = target.name
-    if _NAME.fullmatch(name) is None:
-        raise ConfigError(f"the name {name!r} must be a letter, then up to 63 letters, digits, - or _")
+    name = checked_project(target)
     values = {
         "NAME": checked_name("name", name, check_group),
         "TOPIC": checked_name("topic", topic, check_topic),
@@ -40,6 +38,14 @@ def init(target: Path, topic: str, sink: str | None = None, quarantine: str | No
         return _made(target, values)
     except OSError as error:
         raise ConfigError(f"{target} cannot be made: {error.strerror or error}") from None
+
+
+def checked_project(target: Path) -> str:
+    """Return the name of a project in `target`. Raises ConfigError."""
+    name = target.absolute().name
+    if _NAME.fullmatch(name) is None:
+        raise ConfigError(f"the name {name!r} must be a letter, then up to 63 letters, digits, - or _")
+    return name
 
 
 def _made(target: Path, values: dict[str, str]) -> list[Path]:
