@@ -18,10 +18,9 @@ from kappamq.broker.naming.ports import bind_free_ports, close_all
 from kappamq.config.copies import CopiesConfig
 from kappamq.errors import NotMaster, StoreError
 from kappamq.protocol.codes import ResponseCode
-from kappamq.raft import Append, Message, TermRecord, Terms
-from kappamq.raft.messages import Beat, Diverged
+from kappamq.raft import TermRecord, Terms
+from kappamq.raft.messages import Beat
 from kappamq.replication import raft_messages
-from kappamq.replication.frames import BadStream
 from kappamq.store.files import Files
 from tests.broker.copies.copying import same_logs
 from tests.broker.running import run, running, speaking
@@ -262,43 +261,6 @@ def test_a_member_whose_node_meets_what_cannot_be_stops_taking_part(tmp_path: Pa
             hello = replace(ours.ours(), member=other.name, incarnation=other.incarnation)
             ours.received(hello, raft_messages.encode(Beat(other, ours.node.me, ours.node.term, 1, 0, 0)))
             await stops_taking_part(group, leader, "both lead in term")
-
-    run(test())
-
-
-@pytest.mark.parametrize("wrong", ["within a record", "no record", "divided below what is confirmed"])
-def test_what_no_leader_says_ends_a_connection_and_no_members_part(tmp_path: Path, wrong: str) -> None:
-    async def test() -> None:
-        async with members(tmp_path) as group:
-            leader = await group.leader()
-            async with speaking(leader) as speaker:
-                assert (await speaker.send("tea", b"before")).code == 0
-            await group.agree()
-            name = next(name for name, broker in group.running.items() if broker is not leader)
-            ours = group.running[name].copies.group
-            assert ours is not None
-            node = ours.node
-            assert node is not None
-            other = next(member for member in node.members.voters if member not in (node.me, node.leader))
-            await eventually_async(lambda: ours.confirmed == node.log.end, text="all is confirmed")
-            end, confirmed, term = (
-                node.log.end,
-                node.log.confirmed,
-                node.term + 1,
-            )  # whoever says it has just been elected
-            data = bytes(ours._store.pread(0, 90) if wrong == "within a record" else b"\0\0\0\x64" + b"z" * 96)
-            message: Message = Append(other, node.me, term, 1, end, end + len(data), node.log.last_term, (), 0)
-            if wrong == "divided below what is confirmed":
-                message, data = Diverged(other, node.me, term, node.log.last_term, end, 0, 0), b""
-            hello = replace(ours.ours(), member=other.name, incarnation=other.incarnation)
-            with pytest.raises(BadStream, match="no leader"):
-                ours.received(hello, raft_messages.encode(message, data))
-            assert ours.why_stopped is None
-            assert (node.log.end, node.log.confirmed) == (end, confirmed)
-            async with speaking(await group.leader()) as speaker:
-                assert (await speaker.send("tea", b"after")).code == 0
-            await group.agree()
-            same_logs(*group.running.values())
 
     run(test())
 
