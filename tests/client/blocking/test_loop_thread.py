@@ -106,3 +106,18 @@ face.add(1)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.split() == ["closed"]
+
+
+def test_the_end_of_the_program_ends_the_loop() -> None:
+    """uvloop crashes if a timer of its is due when the interpreter is gone: seen in programs that had kept clients for Spark."""
+    program = """
+import atexit, threading
+atexit.register(lambda: print(*[thread.name for thread in threading.enumerate()], flush=True))  # called last
+from kappamq.client.blocking.loop_thread import loop_thread
+home = loop_thread()
+def again():
+    home.loop.call_later(0.001, again)
+home.loop.call_soon_threadsafe(again)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split() == ["MainThread"]

@@ -14,6 +14,7 @@ import pytest
 
 from kappamq.client.blocking.clients import Producer
 from kappamq.client.blocking.handover import MANY
+from kappamq.client.bursts import leftovers
 from kappamq.client.producer.producer import AsyncProducer
 from kappamq.errors import ClientClosed
 from kappamq.message import Message
@@ -109,7 +110,8 @@ def test_a_loop_that_ends_leaves_no_silence(caplog: pytest.LogCaptureFixture) ->
         caplog.clear()
         asyncio.run(run())
         gc.collect()  # the producer and its loop know each other
-        assert "was forgotten with 3 messages under way" in caplog.text
+        leftovers.tell_all()  # as at the program's end: Python 3.13 keeps tasks that were cancelled with their loop until then
+        assert caplog.text.count("with 3 messages under way") == 1
 
 
 def test_a_closed_producer_is_forgotten_in_silence(caplog: pytest.LogCaptureFixture) -> None:

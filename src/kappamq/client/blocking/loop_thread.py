@@ -31,6 +31,11 @@ class LoopThread:
         self._thread = threading.Thread(target=self.loop.run_forever, name="kappamq-client", daemon=True)
         self._thread.start()
 
+    def stop(self) -> None:
+        """A loop that goes on while the interpreter ends would run its next timer without one: uvloop crashes then."""
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(EXIT_S)
+
     @property
     def is_here(self) -> bool:
         """Whether it is this thread that asks."""
@@ -97,6 +102,11 @@ def _close_all() -> None:
             future.result(EXIT_S)
         except Exception:
             pass  # the program is exiting; it could have closed the client to see errors
+    global _thread
+    with _thread_lock:
+        ended, _thread = _thread, None
+    if ended is not None:
+        ended.stop()
 
 
 class Closeable(Protocol):

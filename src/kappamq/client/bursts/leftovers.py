@@ -42,6 +42,6 @@ class Watch:
 
 
 @atexit.register
-def _tell_all() -> None:
+def tell_all() -> None:
     for watch in list(_watched):
         watch.tell("the program ended")
