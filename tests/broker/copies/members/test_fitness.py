@@ -124,7 +124,9 @@ def test_where_all_were_set_the_leader_goes_on(tmp_path: Path, caplog: pytest.Lo
                 while time.monotonic() < until:
                     answer = await speaker.send("tea", b"after")
                     assert answer.code == 0, answer.remark
-                    await asyncio.sleep(0.02)  # for three seconds sends go through, at a pace that others can keep up with
+                    await asyncio.sleep(
+                        0.02
+                    )  # for three seconds sends go through, at a pace that others can keep up with
             assert leader.role.is_held
 
     run(test())
