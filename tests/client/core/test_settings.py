@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from kappamq import AsyncConsumer, AsyncLitePullConsumer, AsyncProducer, AsyncTransactionProducer, Consumer
+from kappamq import AsyncConsumer, AsyncLitePullConsumer, AsyncProducer, AsyncTransactionProducer
 from kappamq.client.core.settings import client_config, tls_context
 from kappamq.config.client import ClientConfig
 from kappamq.errors import ConfigError
@@ -89,11 +89,3 @@ def test_tls_is_off_unless_asked_for_and_verifies_unless_told_not_to() -> None:
 def test_tls_files_that_are_missing_are_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"none\.pem"):
         tls_context(ClientConfig(tls=True, tls_trust=tmp_path / "none.pem"))
-
-
-@pytest.mark.parametrize("client", [AsyncConsumer, Consumer])
-def test_a_misspelt_or_missing_topics_is_named(client: type) -> None:
-    with pytest.raises(ConfigError, match="unknown client option 'topic'; did you mean 'topics'"):
-        client("a:1", group="g", topic="tea")
-    with pytest.raises(ConfigError, match="a consumer needs a topic: topics="):
-        client("a:1", group="g")

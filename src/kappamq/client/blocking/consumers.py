@@ -83,7 +83,7 @@ class Consumer(_Member[AsyncConsumer]):
         nameserver: str | Sequence[str] | None = None,
         *,
         group: str,
-        topics: Topics = (),
+        topics: Topics,
         listener: Listener | None = None,
         ordered: bool = False,
         broadcasting: bool = False,

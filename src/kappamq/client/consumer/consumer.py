@@ -45,7 +45,7 @@ class AsyncConsumer(GroupMember):
         nameserver: str | Sequence[str] | None = None,
         *,
         group: str,
-        topics: Topics = (),
+        topics: Topics,
         listener: Listener | None = None,
         ordered: bool = False,
         broadcasting: bool = False,
