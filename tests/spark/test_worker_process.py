@@ -24,7 +24,9 @@ def test_in_the_first_tasks_modules_are_put_aside(monkeypatch: pytest.MonkeyPatc
     assert frozen > 1000
     loaded_later: list[list[int]] = [[] for _ in range(1000)]
     worker_process.begin_task()
-    collected = set(map(id, gc.get_objects()))  # all but what is frozen; how much that is changes with what ends meanwhile
+    collected = set(
+        map(id, gc.get_objects())
+    )  # all but what is frozen; how much that is changes with what ends meanwhile
     assert collected.isdisjoint(map(id, loaded_later))
     frozen = gc.get_freeze_count()
     made: list[list[int]] = [[] for _ in range(1000)]  # what a later task makes is collected as ever

@@ -176,7 +176,7 @@ async def test_tries_while_no_broker_answers_do_not_bury_a_message_early() -> No
             await got.wait()
             await cluster.broker.stop()
             gone.set()
-            await eventually_async(lambda: len(tried) > 6)
+            await eventually_async(lambda: len(tried) > 6, timeout=90)
             await cluster.broker.start()
             await eventually_async(lambda: cluster.broker.queues["%DLQ%g", 0])
         assert set(tried) == {0, 1, 2, 3}
