@@ -12,7 +12,6 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Final
 
 from kappamq.broker.copies.members.checking import checked
@@ -201,7 +200,7 @@ class Group:
         message = said.message
         check_speaker(message, hello, node.term, time.time_ns() // 1_000_000)
         self._fitness.clock_of(hello.member, said.now_ms)
-        hello = replace(hello, incarnation=message.source.incarnation)
+        hello = hello.of_incarnation(message.source.incarnation)
         taken = None if self.seeding.ignores(message) else self._room.taken(message)
         if taken is None:
             return hello
