@@ -83,7 +83,9 @@ class Machine:
             self.clock,
             kernel=self.faults.kernel,
             files=self.disk,
-            copies=CopiesConfig(group="g", members=self._members, member=self.name),
+            copies=CopiesConfig(
+                group="g", members=self._members, member=self.name, append_bytes_max=self.faults.append_bytes_max
+            ),
             machine=Given(bind_ports=self._bind, new_thread=lambda name: Inline(), boot_id=lambda: f"boot {self.boots}"),
         )  # fmt: skip
 

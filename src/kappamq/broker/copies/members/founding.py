@@ -14,7 +14,7 @@ from kappamq.broker.copies.members.term_records import find_terms, term_change
 from kappamq.config.broker import BrokerConfig
 from kappamq.config.copies import CopiesConfig
 from kappamq.errors import StoreError
-from kappamq.raft import Log, MemberId, Members, Node, TermRecord, Terms
+from kappamq.raft import Log, MemberId, Members, Node, RaftSettings, TermRecord, Terms
 from kappamq.raft.effects import Ballot
 from kappamq.replication.greeting import MemberHello
 from kappamq.replication.vote_file import Vote
@@ -130,7 +130,8 @@ def node_at_start(config: CopiesConfig, store: MessageStore, files: MemberFiles,
         # Only what is confirmed was ever deleted: that counts also if a power cut has brought the deleted files back.
         known = max(store.marks.confirmed.offset, terms.base.start)
         logged = Log(terms, end, min(known, end))
-        return Node(vote.member, vote.ballot, logged, now=now, dice=random.random)
+        settings = RaftSettings(append_bytes_max=config.append_bytes_max)
+        return Node(vote.member, vote.ballot, logged, now=now, dice=random.random, settings=settings)
     except ValueError as error:
         raise StoreError(f"{store.config.root} is not what this member has left: {error}. {AS_NEW}") from None
 
