@@ -18,6 +18,7 @@ from kappamq.raft import Log, MemberId, Members, Node, RaftSettings, TermRecord,
 from kappamq.raft.effects import Ballot
 from kappamq.replication.greeting import MemberHello
 from kappamq.replication.vote_file import Vote
+from kappamq.store.lock import unusable
 from kappamq.store.message_store import MessageStore
 from kappamq.store.recovery import Recovered
 
@@ -118,6 +119,7 @@ def node_at_start(config: CopiesConfig, store: MessageStore, files: MemberFiles,
     loaded = files.load_terms()
     terms = loaded[0] if loaded is not None else Terms(TermRecord(0, 0, _founders(config, vote)))
     noted = len({record.term for record in terms.records})
+    read = (terms.base, terms.records)
     terms.cut(max(end, terms.base.start))
     if noted > 1 and not terms.records and end <= terms.base.start:
         # One term's record may have been cut again; of several, all but the last were confirmed.
@@ -126,6 +128,11 @@ def node_at_start(config: CopiesConfig, store: MessageStore, files: MemberFiles,
         )
     find_terms(store, terms)
     terms.trim(store.log.min)
+    if loaded is not None and read != (terms.base, terms.records):
+        try:
+            files.save_terms(terms, vote.group_id)
+        except OSError as error:
+            raise unusable(files.terms_path, error) from error
     try:
         # Only what is confirmed was ever deleted: that counts also if a power cut has brought the deleted files back.
         known = max(store.marks.confirmed.offset, terms.base.start)
