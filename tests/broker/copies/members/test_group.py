@@ -17,7 +17,7 @@ from kappamq.broker.copies.members.group import Group
 from kappamq.broker.copies.members.member_files import MemberFiles
 from kappamq.broker.naming.ports import bind_free_ports, close_all
 from kappamq.config.copies import CopiesConfig
-from kappamq.errors import NotMaster, StoreError
+from kappamq.errors import MaybeStored, NotMaster, StoreError, for_code
 from kappamq.protocol.codes import ResponseCode
 from kappamq.raft import TermRecord, Terms
 from kappamq.raft.messages import Append, Beat
@@ -182,6 +182,29 @@ def test_a_leader_without_majority_answers_nothing_with_success(tmp_path: Path) 
     run(test())
 
 
+def test_a_deposed_leader_does_not_say_that_nothing_is_stored(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with members(tmp_path) as group:
+            leader = await group.leader()
+            others = [broker for broker in group.running.values() if broker is not leader]
+            async with speaking(leader) as speaker:
+                assert (await speaker.send("tea", b"first")).code == 0
+                await group.agree()
+                muted = [group_of(broker).connections.peer(group_of(leader).me) for broker in others]
+                for peer in muted:  # they get everything, and what they say to the leader is lost
+                    assert peer is not None
+                    peer.say = lambda content: None  # type: ignore[method-assign]
+                answer = await speaker.send("tea", b"second")
+                assert isinstance(for_code(answer.code, answer.remark), MaybeStored)
+            for peer in muted:
+                del peer.say  # type: ignore[union-attr]
+            async with speaking(await group.leader()) as speaker:
+                await speaker.subscribe("g", "tea")
+                assert [record.body for record in await speaker.read("tea")] == [b"first", b"second"]
+
+    run(test())
+
+
 def test_a_whole_group_restarts(tmp_path: Path) -> None:
     async def test() -> None:
         async with members(tmp_path) as group:
@@ -223,6 +246,12 @@ def test_a_member_with_an_empty_disk_joins_again(tmp_path: Path) -> None:
     run(test())
 
 
+def group_of(broker: Broker) -> Group:
+    group = broker.copies.group
+    assert group is not None
+    return group
+
+
 async def stops_taking_part(group: Members, broken: Broker, why: str) -> None:
     """`broken`, which led, says why it stopped; another one leads, and whoever asks the broken one is sent there."""
     stopped = broken.copies.group
@@ -245,12 +274,6 @@ async def stops_taking_part(group: Members, broken: Broker, why: str) -> None:
     stopped.written(end, b"")
     assert (node.log.end, node.ballot) == (end, ballot)
     assert stopped.connections.connected_to() == []
-
-def group_of(broker: Broker) -> Group:
-    group = broker.copies.group
-    assert group is not None
-    return group
-
 
 
 def test_a_member_whose_node_meets_what_cannot_be_stops_taking_part(tmp_path: Path) -> None:

@@ -40,7 +40,6 @@ from kappamq.clock import Clock
 from kappamq.config.broker import BrokerConfig
 from kappamq.config.copies import CopiesConfig
 from kappamq.errors import Busy, KappaError, StoreError
-from kappamq.protocol.leader_hint import with_leader
 from kappamq.raft import (
     Append,
     AppendRecord,
@@ -464,9 +463,7 @@ class Group:
         self._name_leader(leader)
         self._gate.open(TRANSFERRING)
         if self._role.is_master:
-            self._writer.give_up(
-                with_leader("this broker is not the leader of its group any more", self.client_address(leader))
-            )
+            self._writer.give_up("this broker is not the leader of its group any more")
         self._role.follow(self.node.term if self.node is not None else 0)
 
     def _name_leader(self, leader: MemberId | None) -> None:
