@@ -209,6 +209,8 @@ class Listening:
             inbox.wake_more()
         elif done >= inbox.reach:
             inbox.reach = min(REACH_MAX, inbox.reach * 2)
+            if self._evening is None:
+                self._on_loop(self._expect)
 
     def _verdict(self, said: object) -> Redeliver | None:
         if inspect.isawaitable(said):
@@ -233,7 +235,7 @@ class Listening:
                 self._settle(worker.hand)
 
     def _expect(self) -> None:
-        if self._inbox.reach > 1 and self._evening is None:
+        if self._inbox.reach > 1 and self._evening is None and not self._inbox.closed:
             self._evening = self._loop.call_later(LATE_S, self._even_out)
 
     def _even_out(self) -> None:
@@ -242,11 +244,11 @@ class Listening:
         late, working = time.monotonic() - LATE_S, False
         for worker in list(self._workers):
             hand = worker.hand
-            begun = hand.begun() if hand is not None else None
-            if hand is None or begun is None:
+            if hand is None:
                 continue
-            working = True
-            if begun[1] < late:
+            begun = hand.begun()
+            working |= begun is not None or bool(hand.left)
+            if begun is not None and begun[1] < late:
                 self._hand_on(hand)
                 self._settle(hand)
         if len(self._inbox):
