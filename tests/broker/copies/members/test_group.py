@@ -6,7 +6,6 @@ import asyncio
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ from kappamq.errors import MaybeStored, NotMaster, StoreError, for_code
 from kappamq.protocol.codes import ResponseCode
 from kappamq.raft import TermRecord, Terms
 from kappamq.raft.messages import Append, Beat
-from kappamq.replication import raft_messages
 from kappamq.store.files import Files
 from tests.broker.copies.copying import same_logs
 from tests.broker.running import run, running, speaking
@@ -287,9 +285,9 @@ def test_a_member_whose_node_meets_what_cannot_be_stops_taking_part(tmp_path: Pa
             assert ours is not None
             assert ours.node is not None
             other = next(member for member in ours.node.members.voters if member != ours.node.me)
-            # Somebody else claims to lead in our term.
-            hello = replace(ours.ours(), member=other.name, incarnation=other.incarnation)
-            ours.received(hello, raft_messages.encode(Beat(other, ours.node.me, ours.node.term, 1, 0, 0)))
+            # Somebody else leads in our term. Messages that say so do not get to the node (test_checking.py).
+            node = ours.node
+            ours.event(lambda: node.step(Beat(other, node.me, node.term, 1, 0, 0), ours.now()))
             await stops_taking_part(group, leader, "both lead in term")
 
     run(test())
