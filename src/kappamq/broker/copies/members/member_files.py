@@ -63,6 +63,13 @@ class MemberFiles:
             self.save_vote(vote)
         return vote
 
+    def group_id(self) -> str:
+        """Of the vote, if there is one that can be read; nothing is written, somebody else may have this directory."""
+        try:
+            return vote_file.decode(self._read(self.vote_path, vote_file.FILE_BYTES) or b"").group_id
+        except ValueError:
+            return ""
+
     def save_vote(self, vote: Vote) -> None:
         """Returns when it is on disk. The first one comes into being as a whole: half a file would be a promise that is lost."""
         aside = self.vote_path.with_name(_VOTE + ".tmp")

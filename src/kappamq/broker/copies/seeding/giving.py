@@ -31,6 +31,11 @@ _LINKS_MAX: Final = 16
 class Leader(Protocol):
     """What is asked of the node, which leads or does not."""
 
+    @property
+    def group_id(self) -> str:
+        """The founding of its Raft group; "": none."""
+        ...
+
     def may_seed(self) -> None:
         """Raises Refusal if this node does not lead."""
         ...
@@ -114,7 +119,7 @@ class SeedGiver:
         """What we would give, up to what nobody can take back: of the rest, a leader's log may lose what whoever has been seeded would
         wait for. Raises Refusal."""
         self._leader.may_seed()
-        check_asking(asking, self._ours)
+        check_asking(asking, replace(self._ours, group_id=self._leader.group_id))
         log_files, end = self._store.log, self._store.marks.confirmed.offset
         needed = bool(asking.wanted) or is_too_old(asking.reaches, log_files.min)
         files = len(self._metadata.files()) if needed else 0
