@@ -163,6 +163,7 @@ class Side:
             group="g", members={"n0": "127.0.0.1:1", "n1": "127.0.0.1:2", "n2": "127.0.0.1:3"}, member=name
         )
         self.questions = Questions({})
+        self.why_stopped: str | None = None
         self.heard: list[bytes] = []
         self.connections = 0
         self.losses = 0
@@ -259,5 +260,23 @@ def test_a_connection_to_a_machine_that_is_gone_ends(tmp_path: Path) -> None:
                 count = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT)
                 assert idle + each * count <= 6
                 assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 5000
+
+    run(test())
+
+
+def test_a_member_that_takes_no_part_refuses_the_others(tmp_path: Path) -> None:
+    """Whoever is connected is believed to hear, and waited for."""
+
+    async def test() -> None:
+        async with members(tmp_path) as group:
+            leader = await group.leader()
+            name, broker = next((name, broker) for name, broker in group.running.items() if broker is not leader)
+            stopped = group_of(broker)
+            await eventually_async(lambda: len(group_of(leader).connections.connected_to()) == 2)
+            stopped._stop_taking_part("a reason")
+            ((kind, content),) = await said(group.ports[name] + 1, hello(leader))
+            assert kind is Kind.REFUSED
+            assert "takes no part until a restart: a reason" in values_of(content)["why"]
+            await eventually_async(lambda: name not in group_of(leader).connections.connected_to())
 
     run(test())

@@ -194,8 +194,8 @@ class Group:
 
     def received(self, hello: MemberHello, content: bytes) -> MemberHello:
         node = self.node
-        if node is None:
-            return hello  # we do not belong to the group yet, and say so when we do
+        if node is None or self.why_stopped is not None:
+            return hello  # we do not belong to the group yet, and say so when we do; or take no part in it
         said = raft_messages.decode(content)
         message = said.message
         check_speaker(message, hello, node.term, time.time_ns() // 1_000_000)

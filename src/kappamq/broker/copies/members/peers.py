@@ -43,6 +43,8 @@ class Member(Protocol):
     config: CopiesConfig
     seeding: MemberSeeding
     questions: Questions
+    why_stopped: str | None
+    """Why this member takes no part; None: it does."""
 
     def ours(self) -> MemberHello: ...
 
@@ -400,6 +402,8 @@ class MemberLink(asyncio.Protocol):
     def _welcome(self, hello: MemberHello, proved: str) -> None:
         ours = self._member.ours()
         check_member(hello, ours)
+        if self._member.why_stopped is not None:
+            raise Refusal(f"this member takes no part until a restart: {self._member.why_stopped}")
         if not self._knows(hello):
             raise Refusal(
                 f"there is no member {hello.member} in this group: if there is to be one, say so to its leader (`kappamq member add`)"
