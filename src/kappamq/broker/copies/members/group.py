@@ -262,7 +262,6 @@ class Group:
     def flushed(self, offset: int) -> None:
         node = self.node
         if node is not None and not node.log.cutting:
-            # Of this generation: the flusher has forgotten what was asked for before the last cut.
             self._ask(lambda: node.flushed(min(offset, node.log.end), node.log.generation))
 
     def event(self, call: Callable[[], list[Effect]]) -> None:
