@@ -21,9 +21,10 @@ from kappamq.broker.events import LogFilePrepared
 from kappamq.broker.sending.gate import CONGESTED, FAILED, NO_ROOM, Gate
 from kappamq.broker.telemetry.latency import PutLatency
 from kappamq.clock import Clock
-from kappamq.errors import Busy, IllegalMessage, NotAvailable, StoreReadOnly
+from kappamq.errors import Busy, IllegalMessage, MaybeStored, NotAvailable, StoreReadOnly
 from kappamq.protocol.codes import FLAG_RESPONSE, ResponseCode
 from kappamq.protocol.frame import decode
+from kappamq.protocol.leader_hint import not_known
 from kappamq.store.log.marks import Mode
 from kappamq.store.message_store import MessageStore
 
@@ -366,7 +367,7 @@ class _Coroutine:
             self.future.set_result(None)
         else:
             self.future.set_exception(
-                NotAvailable("not known to be stored: the disk failed or did not confirm in time")
+                MaybeStored.because("the disk failed, or neither it nor the group has confirmed it in time")
             )
 
     def owe(self, size: int) -> None: ...
@@ -409,7 +410,7 @@ def _with_shortfall(waiter: Waiter, mode: Mode) -> Waiter:
 
 def unknown(answers: bytes, why: str) -> bytes:
     """Answers to sends that may or may not survive a restart."""
-    return with_code(answers, ResponseCode.SERVICE_NOT_AVAILABLE, f"not known to be stored: {why}")
+    return with_code(answers, ResponseCode.SERVICE_NOT_AVAILABLE, not_known(why))
 
 
 def with_code(answers: bytes, code: ResponseCode, remark: str) -> bytes:
