@@ -36,6 +36,8 @@ from kappamq.broker.roles import MasterRole
 from kappamq.broker.sending.appending import Appender
 from kappamq.broker.telemetry.stats import Stats
 from kappamq.broker.timers.admin import TimerAdmin
+from kappamq.broker.transactions.half_fold import HalfFold
+from kappamq.broker.transactions.half_follower import HalfFollower
 from kappamq.broker.upkeep.clock_watch import ClockWatch
 from kappamq.broker.upkeep.damage import Counts, EntryRepair, LostPages
 from kappamq.broker.upkeep.queue_ends import QueueEndsKeeper
@@ -154,7 +156,13 @@ class Broker:
         self.server = Server(self.bursts, self.net_config, clock)
         self._stops.push_async_callback(self.server.stop)
         unique_ids = UniqueIds(self.address_of.packed[:-4], os.getpid(), id(self) & 0xFFFFFFFF)
-        self.role = MasterRole(base, unique_ids, self.bursts, self.upkeep, self.clock_watch)
+        self.half_follower = HalfFollower(
+            lambda: HalfFold(self.config, clock, store, self.offsets),
+            read,
+            self.run,
+            may_lead=self.copies_config.group is not None,
+        )
+        self.role = MasterRole(base, unique_ids, self.bursts, self.upkeep, self.clock_watch, self.half_follower)
         self.timer_admin = TimerAdmin(self.role.timers, self.delivery_tables.timer_metrics, clock)
         self.scrubber = Scrubber(
             store,
@@ -204,6 +212,7 @@ class Broker:
         events.on(LogFilePrepared, self.writer.log_file_prepared)
         for part in (self.copies, self.clock_watch, self.pulls, self.client_expiry, self.lost_pages, self.stats):
             events.on(Tick, part.ticked)
+        events.on(Tick, self.half_follower.ticked)
 
     def _suspect(self, log_offset: int) -> None:
         self.copies.mender.suspect(log_offset)
@@ -275,6 +284,7 @@ class Broker:
         self._stops.pop_all()  # here the parts end in another order, since clients are served meanwhile
         self.bursts.stop()
         self.pulls.repairs.stop()
+        self.half_follower.stop()
         try:
             await self.registration.stop()
             await self.server.stop_listening()

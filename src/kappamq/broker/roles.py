@@ -28,6 +28,7 @@ from kappamq.broker.requests.bursts import Bursts
 from kappamq.broker.requests.request import Request
 from kappamq.broker.sending.gate import NOT_MASTER, not_master
 from kappamq.broker.timers.timers import Timers
+from kappamq.broker.transactions.half_follower import HalfFollower
 from kappamq.broker.upkeep.clock_watch import ClockWatch
 from kappamq.broker.upkeep.upkeep import Upkeep
 from kappamq.errors import KappaError
@@ -58,7 +59,13 @@ class MasterRole:
     """The right to write, and everything that exists only while this node has it. One at a time, one life after the other."""
 
     def __init__(
-        self, base: Foundation, unique_ids: UniqueIds, bursts: Bursts, upkeep: Upkeep, clock_watch: ClockWatch
+        self,
+        base: Foundation,
+        unique_ids: UniqueIds,
+        bursts: Bursts,
+        upkeep: Upkeep,
+        clock_watch: ClockWatch,
+        halves: HalfFollower,
     ) -> None:
         """`unique_ids`: for messages that come without one."""
         self._base = base
@@ -66,6 +73,7 @@ class MasterRole:
         self._bursts = bursts
         self._upkeep = upkeep
         self._clock_watch = clock_watch
+        self._halves = halves
         self._gate = base.gate
         self._listening = Listening(base.events)
         self._delivery: Delivery | None = None
@@ -102,9 +110,13 @@ class MasterRole:
         await writer.visible(self._base.store.append_offset)
         self._base.metadata.follow()  # what has become visible just now: from here on this node records changes itself
         delivery = Delivery(self._base, self._unique_ids, self._upkeep.write_derived)
-        await delivery.load()
-        if not still():
-            raise not_master()
+        try:
+            await delivery.load(await self._halves.take())
+            if not still():
+                raise not_master()
+        except BaseException:
+            self._halves.give_back()
+            raise
         # From here on without a pause: no request is served by half of it.
         self._gate.open(NOT_MASTER)
         self._listening.on(Tick, delivery.tick)
@@ -130,6 +142,7 @@ class MasterRole:
 
     async def _end(self, delivery: Delivery, drain_s: float) -> None:
         self._close_gate()
+        self._halves.give_back()
         self._bursts.replace_handlers(dict.fromkeys(SERVED, self._refuse))
         self._listening.end()
         delivery.close()

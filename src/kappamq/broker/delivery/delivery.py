@@ -27,6 +27,7 @@ from kappamq.broker.timers.placing import TimerPlacer
 from kappamq.broker.timers.recalls import RecallLookup, Recalls
 from kappamq.broker.timers.timers import Timers
 from kappamq.broker.transactions.checks import TransactionChecks
+from kappamq.broker.transactions.half_fold import HalfFold
 from kappamq.broker.transactions.half_log import HalfLog
 from kappamq.broker.transactions.transactions import Transactions
 from kappamq.broker.upkeep.upkeep import Keeper
@@ -161,9 +162,10 @@ class Delivery:
 
     # -- its life ----------------------------------------------------------------------------------------------------------
 
-    async def load(self) -> None:
-        """Find out which transactions are open. Nothing is appended meanwhile, and all that is stored is in the queues."""
-        await self._worker(self.halves.rebuild)
+    async def load(self, fold: HalfFold) -> None:
+        """Find out which transactions are open. Nothing is appended meanwhile, and all that is stored is in the queues. `fold`: what was
+        read of them before."""
+        await self._worker(self.halves.rebuild, fold)
 
     def start(self) -> None:
         """This node may write from now on."""
