@@ -29,7 +29,7 @@ from tests.crash.checker import Violation
 
 STARVED = 0.10
 CHECK_EVERY = 10
-LIFE_S = (1.0, 2.5)
+LIFE_S = (1.0, 1.5)
 GOALS_S = {"p50": 1.5, "p95": 3.0, "worst": 6.0}
 PRINTED_MAX = 20
 
@@ -142,6 +142,13 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks failover", description=__doc__)
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
+    parser.add_argument(
+        "--life",
+        type=float,
+        default=LIFE_S[0],
+        metavar="SECONDS",
+        help="a leader lives so long before it is killed, or half as long again",
+    )
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()))
     parser.add_argument("--keep", action="store_true", help="leave stores and logs where they are")
     parser.add_argument(
@@ -153,7 +160,8 @@ def main(arguments: list[str]) -> int:
     )
     options = parser.parse_args(arguments)
     backlog = part_of_full(options.backlog) if options.backlog else None
-    return program("failover", partial(run, backlog=backlog), options)
+    life_s = options.life, options.life * 1.5
+    return program("failover", partial(run, backlog=backlog, life_s=life_s), options)
 
 
 def program(name: str, what: Callable[..., object], options: argparse.Namespace) -> int:

@@ -17,7 +17,7 @@ from kappamq.broker.clients.consumer_requests import Consumers
 from kappamq.broker.clients.expiry import ClientExpiry
 from kappamq.broker.clients.group_notices import GroupNotices
 from kappamq.broker.copies.copies import Copies
-from kappamq.broker.delivery.delivery import Delivery
+from kappamq.broker.delivery.delivery import Delivery, new_timer_book
 from kappamq.broker.events import (
     ConnectionLost,
     LogFilePrepared,
@@ -36,6 +36,7 @@ from kappamq.broker.roles import MasterRole
 from kappamq.broker.sending.appending import Appender
 from kappamq.broker.telemetry.stats import Stats
 from kappamq.broker.timers.admin import TimerAdmin
+from kappamq.broker.timers.follower import TimerFollower
 from kappamq.broker.transactions.half_fold import HalfFold
 from kappamq.broker.transactions.half_follower import HalfFollower
 from kappamq.broker.upkeep.clock_watch import ClockWatch
@@ -162,7 +163,18 @@ class Broker:
             self.run,
             may_lead=self.copies_config.group is not None,
         )
-        self.role = MasterRole(base, unique_ids, self.bursts, self.upkeep, self.clock_watch, self.half_follower)
+        self.timer_follower = TimerFollower(
+            store,
+            lambda: new_timer_book(base),
+            self.delivery_tables.timer_progress,
+            clock.message_ms,
+            self.run,
+            self.metadata.is_trusted,
+            may_lead=self.copies_config.group is not None,
+        )
+        self._stops.push_async_callback(self.timer_follower.stop)
+        followers = self.half_follower, self.timer_follower
+        self.role = MasterRole(base, unique_ids, self.bursts, self.upkeep, self.clock_watch, *followers)
         self.timer_admin = TimerAdmin(self.role.timers, self.delivery_tables.timer_metrics, clock)
         self.scrubber = Scrubber(
             store,
@@ -213,6 +225,7 @@ class Broker:
         for part in (self.copies, self.clock_watch, self.pulls, self.client_expiry, self.lost_pages, self.stats):
             events.on(Tick, part.ticked)
         events.on(Tick, self.half_follower.ticked)
+        events.on(Tick, self.timer_follower.ticked)
 
     def _suspect(self, log_offset: int) -> None:
         self.copies.mender.suspect(log_offset)
@@ -286,6 +299,7 @@ class Broker:
         self.pulls.repairs.stop()
         self.half_follower.stop()
         try:
+            await self.timer_follower.stop()
             await self.registration.stop()
             await self.server.stop_listening()
             await self.scrubber.stop()

@@ -27,6 +27,7 @@ from kappamq.broker.foundation import Foundation
 from kappamq.broker.requests.bursts import Bursts
 from kappamq.broker.requests.request import Request
 from kappamq.broker.sending.gate import NOT_MASTER, not_master
+from kappamq.broker.timers.follower import TimerFollower
 from kappamq.broker.timers.timers import Timers
 from kappamq.broker.transactions.half_follower import HalfFollower
 from kappamq.broker.upkeep.clock_watch import ClockWatch
@@ -66,6 +67,7 @@ class MasterRole:
         upkeep: Upkeep,
         clock_watch: ClockWatch,
         halves: HalfFollower,
+        timers: TimerFollower,
     ) -> None:
         """`unique_ids`: for messages that come without one."""
         self._base = base
@@ -73,7 +75,7 @@ class MasterRole:
         self._bursts = bursts
         self._upkeep = upkeep
         self._clock_watch = clock_watch
-        self._halves = halves
+        self._halves, self._timers = halves, timers
         self._gate = base.gate
         self._listening = Listening(base.events)
         self._delivery: Delivery | None = None
@@ -108,14 +110,15 @@ class MasterRole:
         writer = self._base.writer
         writer.end_turn()
         await writer.visible(self._base.store.append_offset)
-        self._base.metadata.follow()  # what has become visible just now: from here on this node records changes itself
-        delivery = Delivery(self._base, self._unique_ids, self._upkeep.write_derived)
         try:
-            await delivery.load(await self._halves.take())
+            followed, halves = await self._timers.take(), await self._halves.take()
+            self._base.metadata.follow()  # what has become visible just now: from here on this node records changes itself
+            delivery = Delivery(self._base, self._unique_ids, self._upkeep.write_derived, timers_followed=followed)
+            await delivery.load(halves)
             if not still():
                 raise not_master()
         except BaseException:
-            self._halves.give_back()
+            self._give_back()
             raise
         # From here on without a pause: no request is served by half of it.
         self._gate.open(NOT_MASTER)
@@ -142,14 +145,19 @@ class MasterRole:
 
     async def _end(self, delivery: Delivery, drain_s: float) -> None:
         self._close_gate()
-        self._halves.give_back()
         self._bursts.replace_handlers(dict.fromkeys(SERVED, self._refuse))
         self._listening.end()
         delivery.close()
         async with AsyncExitStack() as rest:  # all of it, also if the caller does not wait any more
+            rest.callback(self._give_back)
             rest.push_async_callback(delivery.stop)
             rest.push_async_callback(self._upkeep.end_role)
             await self._drain(drain_s)
+
+    def _give_back(self) -> None:
+        """Nothing of the role is left that would read or write what followers do."""
+        self._halves.give_back()
+        self._timers.give_back()
 
     def _close_gate(self) -> None:
         if not self._gate.has(NOT_MASTER):  # it may name the master already

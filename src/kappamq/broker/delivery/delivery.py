@@ -37,11 +37,24 @@ from kappamq.store.timer.files import TimerFiles
 _EXPIRE_S = 1.0
 
 
+def new_timer_book(base: Foundation) -> TimerBook:
+    store = base.store
+    return TimerBook(store, TimerFiles(store.config.root, store.config.timer_file_bytes, store.files, base.boot_id))
+
+
 class Delivery:
     """Everything that appends, for a client or by itself, in one role: built, loaded, started, and in the end stopped for good."""
 
-    def __init__(self, base: Foundation, unique_ids: UniqueIds, write_derived: Callable[[], Awaitable[None]]) -> None:
-        """Builds upon what is there, and writes nothing. `write_derived`: has queue entries written to their files."""
+    def __init__(
+        self,
+        base: Foundation,
+        unique_ids: UniqueIds,
+        write_derived: Callable[[], Awaitable[None]],
+        *,
+        timers_followed: bool,
+    ) -> None:
+        """Builds upon what is there, and writes nothing. `write_derived`: has queue entries written to their files. `timers_followed`:
+        see `Timers`."""
         config, clock, store, writer, metadata = base.config, base.clock, base.store, base.writer, base.metadata
         topics, groups, offsets = base.tables.topics, base.tables.groups, base.tables.offsets
         locks, tables, worker = base.tables.locks, base.delivery_tables, base.workers.read
@@ -50,7 +63,7 @@ class Delivery:
         self.agenda = Agenda(clock)
         # Two ways into the log: what is due goes where it belongs; what clients send may have to wait for its time first.
         self.copies = Appender(base.kernel, writer, metadata, clock)
-        book = TimerBook(store, TimerFiles(store.config.root, store.config.timer_file_bytes, store.files, base.boot_id))
+        book = new_timer_book(base)
         lookup = RecallLookup(store, clock, worker, write_derived)
         self.timers = Timers(
             store,
@@ -63,6 +76,7 @@ class Delivery:
             worker,
             clock.message_ms,
             lookup.is_recalled,
+            followed=timers_followed,
         )
         self.timer_keeper = TimerKeeper(
             store,

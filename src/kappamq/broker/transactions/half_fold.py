@@ -101,7 +101,7 @@ class HalfFold:
         original = _number(pairs.get(properties.PREPARED_QUEUE_OFFSET))
         if original in settled:
             return  # likewise
-        half = half_records.read_half(record, size)
+        half = half_records.read_half(record, pairs, size)
         if half is None:
             log.warning("the half message at %d lacks what a half message has: passed over", record.log_offset)
             return
