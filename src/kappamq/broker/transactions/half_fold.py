@@ -15,7 +15,7 @@ from kappamq.clock import Clock
 from kappamq.config.broker import BrokerConfig
 from kappamq.protocol import names
 from kappamq.protocol.records import properties
-from kappamq.protocol.records.record import Record, decode
+from kappamq.protocol.records.record import Record
 from kappamq.state.offsets import Offsets
 from kappamq.store.message_store import MessageStore
 
@@ -131,9 +131,9 @@ def records_of(
         if offset in without:
             continue
         entry = store.entry(topic, 0, offset)
-        data = store.record(entry[0]) if entry is not None else None
-        if data is not None:
-            yield decode(data, check_crc=False), len(data)
+        found = store.found(entry[0]) if entry is not None else None
+        if found is not None:
+            yield found[1], len(found[0])
         elif entry is None or entry[0] >= store.log.min:  # else it was settled, and deleted while this was read
             log.warning("message %d of %s cannot be read: passed over", offset, topic)
 
