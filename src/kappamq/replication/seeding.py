@@ -152,7 +152,7 @@ class Marker:
         try:
             values: Any = json.loads(data)
         except (ValueError, RecursionError) as error:
-            raise ValueError(f"it is no JSON text ({error})") from None
+            raise ValueError(f"it is not JSON ({error})") from None
         if not isinstance(values, dict) or values.get("format") != _FORMAT:
             raise ValueError("it has an unknown format")
         crc = values.pop("crc", None)

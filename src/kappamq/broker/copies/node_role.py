@@ -83,6 +83,6 @@ class NodeRole:
                     continue  # another decision came while the role began
                 except Exception:
                     self._leads = True  # or a part of it, which has to end
-                    log.exception("the role of this node could not be changed, trying again")
+                    log.exception("could not change the role of this node, retrying")
                     await asyncio.sleep(_AGAIN_S)
             await self._changed.wait()

@@ -128,7 +128,7 @@ class QuestionLink(asyncio.Protocol):
     def _proved(self, kind: Kind, content: bytes) -> None:
         secret = self._secret
         if kind is not Kind.PROOF or not self._ours or secret is None or self.proof:
-            raise BadStream(f"a frame {kind.name} is not what comes now")
+            raise BadStream(f"a frame {kind.name} was not expected here")
         asks, answers = self._sides
         if not is_proof(values_of(content).get("proof"), secret, asks, self._theirs, self._ours):
             raise Refusal(
@@ -148,7 +148,7 @@ class QuestionLink(asyncio.Protocol):
             self._transport.write(text_frame(kind, values, self._checksum))
 
     def _refuse(self, error: Exception) -> None:
-        log.info("copies: what was asked for is refused: %.1000s", error)  # the other side tells its operator
+        log.info("copies: refused a request for data: %.1000s", error)  # the other side tells its operator
         self._say(Kind.REFUSED, {"why": str(error)[:1000]})
         if self._transport is not None:
             self._transport.close()
@@ -172,7 +172,7 @@ class QuestionLink(asyncio.Protocol):
         except (KappaError, OSError) as error:
             self._refuse(error)
         except Exception:
-            log.exception("copies: what was asked for could not be given")
+            log.exception("copies: could not serve a request for data")
             self.abort()
         finally:
             self._task = None  # whoever has got everything makes room for others
@@ -192,11 +192,11 @@ class QuestionLink(asyncio.Protocol):
                     await self._may_write.wait()
             except TimeoutError:
                 raise Refusal(
-                    f"too little of it is taken: a part within {_STALL_S:g} s, and {_RATE_MIN >> 10} KiB a second in all"
+                    f"the peer reads too slowly: it must take a part within {_STALL_S:g} s, and {_RATE_MIN >> 10} KiB a second in all"
                 ) from None
             self._allowed_s -= loop.time() - begin
         if self._transport is None:
-            raise ConnectionResetError("the connection is gone")
+            raise ConnectionResetError("the connection was closed")
         return self._transport
 
 

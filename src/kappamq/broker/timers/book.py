@@ -98,7 +98,7 @@ class TimerBook:
         if progress.due_ms:
             low = max(low, self._store.search(TIMER_TOPIC, 0, progress.due_ms - self.reach_ms(progress)))
         if why:
-            log.warning("timers are built again from message %d of the timer topic on: %s", low, why)
+            log.warning("rebuilding the timer files from message %d of the timer topic: %s", low, why)
         return Opened(low, max(progress.due_ms, self._stored_ms(low)), None, True)
 
     def _adopt(self, low: int, end: int, progress: TimerProgress) -> Opened:
@@ -222,7 +222,7 @@ class TimerBook:
                 with self._store.log.slice(log_offset, size) as view:
                     said = parked(view)
             if said is None:
-                log.error("the record at %d in the timer topic is no timer: passed over", log_offset)
+                log.error("the record at %d in the timer topic is not a timer: skipped", log_offset)
             else:
                 found.append((log_offset, size, not_after(said, log_offset, self._store.clock_steps, now_ms)))
         return found

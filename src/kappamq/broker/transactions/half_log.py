@@ -87,7 +87,7 @@ class HalfLog:
                 continue  # a Java broker has copied it, and then its producer has ended the one it knew
             half = half_records.read_half(record, size)
             if half is None:
-                log.warning("the half message at %d lacks what a half message has: passed over", record.log_offset)
+                log.warning("the half message at %d lacks the properties of a half message: skipped", record.log_offset)
                 continue
             shift_ms = self._store.clock_steps.shift_ms(record.log_offset)  # the clock may have been set since
             half.since_ms = min(half.since_ms + shift_ms, now_ms)
@@ -110,7 +110,7 @@ class HalfLog:
             if op is not None:
                 yield op
             else:
-                log.warning("the op record at %d makes no sense: passed over", record.log_offset)
+                log.warning("the op record at %d is malformed: skipped", record.log_offset)
 
     def _records(
         self, topic: str, start: int, without: set[int], end: int | None = None
@@ -121,7 +121,7 @@ class HalfLog:
             entry = self._store.entry(topic, 0, offset)
             data = self._store.record(entry[0]) if entry is not None else None
             if data is None:
-                log.warning("message %d of %s cannot be read: passed over", offset, topic)
+                log.warning("message %d of %s cannot be read: skipped", offset, topic)
                 continue
             yield decode(data, check_crc=False), len(data)
 

@@ -181,7 +181,7 @@ class Upkeep:
             else:
                 self._unwritable_since = None
                 if self._gate.open(FILES):
-                    log.info("taking messages again: queue and index files can be written")
+                    log.info("accepting messages again: queue and index files can be written")
 
     def _cannot_write(self, error: OSError, now: float) -> None:
         """Entries that have no file stay in memory: there must not be more and more of them."""
@@ -213,7 +213,7 @@ class Upkeep:
         try:
             self._offsets.record_commits()
         except KappaError as error:
-            log.info("consumer offsets were not recorded: %s", error)
+            log.info("could not record consumer offsets: %s", error)
             return False
         return True
 
@@ -299,7 +299,9 @@ class Upkeep:
                 try:
                     await keeper.renew_below(log_min)
                 except (KappaError, OSError) as error:  # then its part of the log stays
-                    log.warning("%s could not copy what it needs of old log files: %s", type(keeper).__name__, error)
+                    log.warning(
+                        "%s could not copy the records it needs from old log files: %s", type(keeper).__name__, error
+                    )
             if self._role_keepers is not role_keepers:
                 return 0  # the role has ended meanwhile
             needed_from = min([self._metadata.needed_from, *(keeper.needed_from for keeper in keepers)])
@@ -379,7 +381,7 @@ class Upkeep:
             if self._guard.refusing:
                 log.error("refusing messages: %s", self._guard.why)
             else:
-                log.info("taking messages again: %s", usage)
+                log.info("accepting messages again: %s", usage)
                 self._gate.open(DISK_FULL)
         if self._guard.refusing:
             self._gate.close(DISK_FULL, NotAvailable(self._guard.why))

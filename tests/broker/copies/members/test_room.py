@@ -66,7 +66,7 @@ def test_a_follower_waits_for_room(tmp_path: Path, caplog: pytest.LogCaptureFixt
             await group.agree()
             same_logs(*group.running.values())
             assert caplog.text.count("this member waits at") == 1
-            assert "there is room again" in caplog.text
+            assert "disk space is available again" in caplog.text
 
     run(test())
 

@@ -318,7 +318,7 @@ class Group:
             return
         self.why_stopped = why
         self._todo.clear()
-        log.error("raft: this member takes no part until a restart: %s", why)
+        log.error("raft: this member does not take part until it is restarted: %s", why)
         self.connections.end()  # the others need not wait for our silence to grow long
         self._step_down(None)
 
@@ -424,7 +424,7 @@ class Group:
             async with self._upkeep.files_at_rest():
                 self._next_file.finish()
                 log.warning(
-                    "raft: the log is cut from %d to %d: what lies behind was never confirmed",
+                    "raft: the log is cut from %d to %d: the records behind were never confirmed",
                     self._store.log.end,
                     effect.offset,
                 )

@@ -105,7 +105,8 @@ class Mender:
                     mended = True
                 elif is_new:
                     log.error(
-                        "log: %d to %d is damaged (%s), and no other copy could be asked for it yet", *_of(damage)
+                        "log: bytes %d to %d are damaged (%s), and no other copy could be reached yet to repair them",
+                        *_of(damage),
                     )
             return mended
 
@@ -164,7 +165,9 @@ class Mender:
             at = end
         left = await self._read(self._damage_between, start, stop)
         if left:
-            log.error("log: %d to %d is still damaged after it was written again: check the disk", *_of(left[0])[:2])
+            log.error(
+                "log: bytes %d to %d are still damaged after they were rewritten: check the disk", *_of(left[0])[:2]
+            )
             self._keep(start, stop)
             return False
         for stretch in [stretch for stretch in self._open if start <= stretch[0] and stretch[1] <= stop]:
@@ -197,7 +200,7 @@ class Mender:
             except (KappaError, OSError, EOFError) as error:
                 self._tell(f"the bytes {start} to {end} cannot be had from {place}: {error or type(error).__name__}")
             else:
-                log.warning("log: the bytes %d to %d were damaged and are as %s has them now", start, end, place)
+                log.warning("log: repaired the damaged bytes %d to %d with those of %s", start, end, place)
                 return True
         if not places:
             return False  # a broker without copies: whoever found the damage tells it

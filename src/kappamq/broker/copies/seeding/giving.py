@@ -160,7 +160,7 @@ class SeedGiver:
         finally:
             for _name, fd, _size in opened:
                 files.close(fd)
-        log.warning("copies: %s gets everything anew, the log from %d to %d", asking.who, begin, store.log.end)
+        log.warning("copies: seeding %s, with the log from %d to %d", asking.who, begin, store.log.end)
 
 
 class SeedLink(QuestionLink):
