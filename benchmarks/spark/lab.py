@@ -127,9 +127,15 @@ def digest(frame: DataFrame) -> tuple[int, int, int]:
 
 
 def compared(
-    scenario: str, what: str, rounds: list[dict[str, Took]], ours: str, theirs: str, count: int, at_least: float
+    scenario: str,
+    what: str,
+    rounds: list[dict[str, Took]],
+    ours: str,
+    theirs: str,
+    count: int,
+    at_least: float | None = None,
 ) -> list[Figure]:
-    """Rows a second of both, and the ratio with its goal; the ratio of CPU in its remarks."""
+    """Rows a second of both, and the ratio with its goal if there is one; the ratio of CPU in its remarks."""
     rates = {name: [count / took[name].seconds for took in rounds] for name in (ours, theirs)}
     ratios = [took[theirs].seconds / took[ours].seconds for took in rounds]
     cpu = sorted(took[theirs].cpu_s / max(took[ours].cpu_s, 0.01) for took in rounds)[len(rounds) // 2]

@@ -252,6 +252,7 @@ class KernelModule(Protocol):
     columns: Columns
     property_rows: Callable[[bytes, tuple[bytes, ...]], tuple[list[PropertyRow], int]]
     SendEntry: type[Entry]
+    quick_messages: Callable[[type[Any], tuple[str, ...]], None]
     front_entries: Callable[[deque[Entry], int, int], tuple[list[Entry], list[Entry], int]]
     settle_entries: Callable[[list[Entry], list[Any], set[Entry]], None]
     unique_ids: Callable[[str, int, int], list[str]]

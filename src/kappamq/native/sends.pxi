@@ -1,5 +1,10 @@
 # What a producer does once per message, beside encoding it. The meaning of each is in pure_batches.py.
 
+cdef extern from "messages.h":
+    int messages_learn(object cls, tuple names) except -1
+    Py_ssize_t messages_plain(object message)
+
+
 cdef extern from *:
     """
     static PyObject *kq_new(PyObject *cls, PyObject *nothing) { return ((PyTypeObject *)cls)->tp_new((PyTypeObject *)cls, nothing, NULL); }
@@ -27,6 +32,7 @@ cdef class SendEntry:
     cdef public bint sent, settled, joins
 
     def __init__(self, message, sink, limits, key, queue, double accepted, double deadline, int64_t born_ms):
+        cdef Py_ssize_t size = messages_plain(message)
         self.message = message
         self.sink = sink
         self.limits = limits
@@ -35,8 +41,13 @@ cdef class SendEntry:
         self.accepted = accepted
         self.deadline = deadline
         self.born_ms = born_ms
-        self.size = len(message.body)
         self.sent = self.settled = False
+        if size >= 0:
+            self.size = size
+            self.weight = size + MEMBER_BYTES
+            self.joins = True
+            return
+        self.size = len(message.body)
         self.joins = not (
             message.flag
             or message.delay_level
@@ -53,6 +64,10 @@ cdef class SendEntry:
     @property
     def limit(self):
         return self.deadline - self.accepted
+
+
+def quick_messages(cls, tuple names not None):
+    messages_learn(cls, names)
 
 
 def front_entries(waiting, Py_ssize_t bytes_max, Py_ssize_t count_max):

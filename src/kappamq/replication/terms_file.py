@@ -1,7 +1,8 @@
 """The file of terms: a copy of the log's term records, so that a start need not look for them. JSON with a checksum.
 
-It may be lost, and it may be older than the log, never newer: a record is in the log before it is here, and after a cut the log is
-shorter first. So whoever reads it drops what begins at or behind the log's end, and finds what is missing behind the last record.
+It may be lost, and a crash may leave it older than the log, or newer: it is on disk at once, which the log is not, and it is written
+after a cut. So whoever reads it drops what begins at or behind the log's end, finds what is missing behind the last record, and **saves
+that before the log grows**: once other bytes lie where a record was dropped, nothing would tell that it is not theirs.
 """
 
 from __future__ import annotations

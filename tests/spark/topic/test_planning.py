@@ -16,6 +16,7 @@ from kappamq.spark.topic.planning import (
     SHORTER,
     TASK_ROWS_MAX,
     TASK_ROWS_MIN,
+    TASKS_FEW,
     Bounds,
     Gap,
     QueueRange,
@@ -86,10 +87,37 @@ def test_tasks_cover_every_message_once(sizes: list[tuple[int, int]], at_least: 
         assert sum(piece.count for piece in mine) == one.count
         assert all(earlier.stop == later.start for earlier, later in pairwise(mine))
         assert not one.count or (mine[0].start, mine[-1].stop) == (one.start, one.stop)
-    assert all(piece.count <= TASK_ROWS_MAX for piece in pieces)
     assert tasks(ranges, at_least) == made, "Spark may ask again"
-    if at_least == 1:
-        assert all(sum(piece.count for piece in task) >= TASK_ROWS_MIN for task in made[:-1])
+    counts = [sum(piece.count for piece in task) for task in made]
+    total = sum(counts)
+    assert all(counts)
+    assert len(made) >= min(at_least, total)
+    assert all(abs(count - total / len(made)) <= total / len(made) / 4 + 1 for count in counts), "as long as each other"
+    assert all(count <= 1.25 * TASK_ROWS_MAX + 1 for count in counts)
+    assert len(made) <= max(at_least, -(-total // TASK_ROWS_MAX), min(TASKS_FEW, total // TASK_ROWS_MIN), 1)
+
+
+@pytest.mark.parametrize(
+    ("rows", "queues", "wanted"),
+    [
+        (TASK_ROWS_MIN - 1, 8, 1),
+        (250_000, 8, 2),
+        (250_000, 1, 2),
+        (600_000, 8, 4),
+        (1_900_000, 8, 4),
+        (3_000_000, 8, 6),
+        (5_000_000, 3, 10),
+    ],
+)
+def test_a_few_tasks_are_a_power_of_two(rows: int, queues: int, wanted: int) -> None:
+    ranges = [QueueRange(MessageQueue("t", "b", number), 0, rows // queues) for number in range(queues)]
+    assert len(tasks(ranges)) == wanted
+
+
+def test_a_queue_that_nearly_fills_a_task_is_not_cut() -> None:
+    sizes = (100_100, 99_900, 100_050, 99_950)
+    ranges = [QueueRange(MessageQueue("t", "b", number), 0, size) for number, size in enumerate(sizes)]
+    assert tasks(ranges) == [(one,) for one in ranges]
 
 
 def test_no_fewer_tasks_than_wanted() -> None:

@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 
 _AFTER_REFUSAL_MS: Final = 1000
 _AT_ONCE_MS: Final = 0
+FLUSH_BYTES: Final = 2 << 20
+"""Published messages that are not on disk: a batch is reported as published when the last of them is."""
 PART_ROWS: Final = 100
 """Of a chunk with messages that are not plain, such as delayed ones: they take the loop some microseconds each."""
 
@@ -138,6 +140,7 @@ class Publishing:
                 self._appender.append_copies([], [change])
             elif not self._store_messages(staged, topic, chunk, record, change):
                 return  # the rest in the next slices
+            self._appender.flush_along(FLUSH_BYTES)
         except IllegalMessage as error:
             # Staging checks for it; settings may have changed since. It must not keep all others from being published.
             log.error(

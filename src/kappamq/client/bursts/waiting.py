@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Callable
+from dataclasses import fields
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from kappamq import native
@@ -13,6 +14,8 @@ from kappamq.client.producer.sending import Key
 from kappamq.message import Message, MessageQueue, SendResult
 
 log = logging.getLogger(__name__)
+
+native.load().quick_messages(Message, tuple(field.name for field in fields(Message)))
 
 if TYPE_CHECKING:
     from kappamq.native.pure_batches import SendEntry as Waiting

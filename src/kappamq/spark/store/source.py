@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 STRETCH_BYTES: Final = 128 << 20
-"""What one task reads at most; a task costs Spark some 35 ms."""
+"""What one task reads at most; a task costs Spark some 15 ms."""
 STRETCHES_FEW: Final = 16
 NO_STREAM: Final = (
     "the format kappamq.store is for batch reads: use spark.read, or read the topic as a stream with the format kappamq"

@@ -14,10 +14,11 @@ from kappamq.broker.copies.members.term_records import find_terms, term_change
 from kappamq.config.broker import BrokerConfig
 from kappamq.config.copies import CopiesConfig
 from kappamq.errors import StoreError
-from kappamq.raft import Log, MemberId, Members, Node, TermRecord, Terms
+from kappamq.raft import Log, MemberId, Members, Node, RaftSettings, TermRecord, Terms
 from kappamq.raft.effects import Ballot
 from kappamq.replication.greeting import MemberHello
 from kappamq.replication.vote_file import Vote
+from kappamq.store.lock import unusable
 from kappamq.store.message_store import MessageStore
 from kappamq.store.recovery import Recovered
 
@@ -120,6 +121,7 @@ def node_at_start(config: CopiesConfig, store: MessageStore, files: MemberFiles,
     loaded = files.load_terms()
     terms = loaded[0] if loaded is not None else Terms(TermRecord(0, 0, _founders(config, vote)))
     noted = len({record.term for record in terms.records})
+    read = (terms.base, terms.records)
     terms.cut(max(end, terms.base.start))
     if noted > 1 and not terms.records and end <= terms.base.start:
         # One term's record may have been cut again; of several, all but the last were confirmed.
@@ -128,11 +130,17 @@ def node_at_start(config: CopiesConfig, store: MessageStore, files: MemberFiles,
         )
     find_terms(store, terms)
     terms.trim(store.log.min)
+    if loaded is not None and read != (terms.base, terms.records):
+        try:
+            files.save_terms(terms, vote.group_id)
+        except OSError as error:
+            raise unusable(files.terms_path, error) from error
     try:
         # Only what is confirmed was ever deleted: that counts also if a power cut has brought the deleted files back.
         known = max(store.marks.confirmed.offset, terms.base.start)
         logged = Log(terms, end, min(known, end))
-        return Node(vote.member, vote.ballot, logged, now=now, dice=random.random)
+        settings = RaftSettings(append_bytes_max=config.append_bytes_max)
+        return Node(vote.member, vote.ballot, logged, now=now, dice=random.random, settings=settings)
     except ValueError as error:
         raise StoreError(f"{store.config.root} is not what this member has left: {error}. {AS_NEW}") from None
 

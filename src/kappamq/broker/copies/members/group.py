@@ -40,7 +40,6 @@ from kappamq.clock import Clock
 from kappamq.config.broker import BrokerConfig
 from kappamq.config.copies import CopiesConfig
 from kappamq.errors import Busy, KappaError, StoreError
-from kappamq.protocol.leader_hint import with_leader
 from kappamq.raft import (
     Append,
     AppendRecord,
@@ -331,7 +330,7 @@ class Group:
             case Send():
                 self._say(effect.message)
             case Replicate():
-                self._replicate(effect.append)
+                self._replicate(*effect)
             case Write():
                 self._write(effect)
             case AppendRecord():
@@ -357,31 +356,32 @@ class Group:
             now_ms = self._fitness.told_to(self.connections.hello(name))
             peer.say(raft_messages.encode(message, log_min=begins, now_ms=now_ms))
 
-    def _replicate(self, append: Append) -> None:
+    def _replicate(self, append: Append, wanted: int) -> None:
         peer, store, node = self.connections.peer(append.target.name), self._store, self.node
         assert node is not None
         if peer is None:
             return
         if append.start >= store.hot_from:
-            end = whole_end(store, append)
+            end = whole_end(store, append, wanted)
             data = b"".join(pieces(store, append.start, end))
             peer.say(raft_messages.encode(append.ending(end), data))
             self._do(node.sent(append.target, append.stream, end))
         else:
-            peer.say_later(self._read(append))
+            peer.say_later(self._read(append, wanted))
 
-    async def _read(self, append: Append) -> bytes | None:
+    async def _read(self, append: Append, wanted: int) -> bytes | None:
         """Bytes that may have to come from the disk: by a worker."""
         store, node = self._store, self.node
         try:
-            end = await self._worker(whole_end, store, append)
+            end = await self._worker(whole_end, store, append, wanted)
             data = b"".join(await self._worker(pieces, store, append.start, end))
             await self._worker(require_good, store, append.start, data)
         except KappaError:
             self._mender.suspect(append.start)  # what is asked for next may be good
             raise
-        if node is not None:
-            self._ask(lambda: node.sent(append.target, append.stream, end))
+        if node is None or node.leadership is None or node.term != append.term:
+            return None  # what was read may be another leader's already, which has cut off ours
+        self._ask(lambda: node.sent(append.target, append.stream, end))
         return raft_messages.encode(append.ending(end), data)
 
     def _write(self, effect: Write) -> None:
@@ -463,9 +463,7 @@ class Group:
         self._name_leader(leader)
         self._gate.open(TRANSFERRING)
         if self._role.is_master:
-            self._writer.give_up(
-                with_leader("this broker is not the leader of its group any more", self.client_address(leader))
-            )
+            self._writer.give_up("this broker is not the leader of its group any more")
         self._role.follow(self.node.term if self.node is not None else 0)
 
     def _name_leader(self, leader: MemberId | None) -> None:
