@@ -81,7 +81,7 @@ def is_too_old(reaches: int, log_min: int) -> bool:
 
 
 def check_asking(asking: Asking, ours: Asking) -> None:
-    """Whether the one who asks can be a copy of us. Raises Refusal, whose text is for the operators of both."""
+    """Check that the asking broker can be a copy of this one. Raises Refusal, whose text is for the operators of both."""
     for theirs, mine, setting in (
         (asking.cluster, ours.cluster, "brokerClusterName"),
         (asking.name, ours.name, "brokerName"),

@@ -1,4 +1,4 @@
-"""The vote file: what a member has promised, and who it is. Two slots of 4,096 bytes with the same content.
+"""The vote file: a member's ballot and identity. Two slots of 4,096 bytes with the same content.
 
 A new content goes into the first slot, which is fsynced, and then into the second one, which is fsynced, too; only then may anybody be
 told. So a torn write costs nothing: the slot that is whole holds the content of before, which is all that anybody knows of, or the new

@@ -137,7 +137,7 @@ class Following:
 
     @property
     def master(self) -> Welcome | None:
-        """Who is followed now."""
+        """The address of the master that this slave replicates from."""
         return self._welcome
 
     def marks(self) -> tuple[int, int]:
@@ -389,4 +389,4 @@ class Following:
 
 
 class Unanswered(NotKnown):
-    """Somebody listens there who does not speak our protocol."""
+    """The server at that address does not speak our protocol."""

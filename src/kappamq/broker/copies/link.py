@@ -79,7 +79,7 @@ class Link(LogSender):
             self.close()
 
     def _to_seed(self, error: Refusal) -> dict[str, object]:
-        """That all it has is of no use any more, it believes only of somebody who knows the secret."""
+        """Only a broker that knows the secret may tell a copy that its log is useless."""
         if not isinstance(error, TooFarBehind):
             return {"seed": 0}
         secret = self._master.config.secret

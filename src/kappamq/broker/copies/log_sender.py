@@ -1,4 +1,4 @@
-"""The master's end of a connection to whoever copies the log: the log as far as there is room, from memory or from its files.
+"""The master's end of a replication connection: sends the log as far as there is room, from memory or from its files.
 
 Who has everything gets what a turn has written straight from memory, in the same turn, or with what other turns write until its report
 on what it was sent before arrives (`replication.gathering`). Who lags is sent what a worker reads from the

@@ -1,4 +1,4 @@
-"""What this node is in its group at the moment: told to name servers, and done by whoever begins and ends the role that may write.
+"""The role of this node in its group: registered with name servers, and carried out by beginning and ending the role that may write.
 
 A role begins and ends with awaits, decisions come at any time: one task brings the one to what the other last said.
 """

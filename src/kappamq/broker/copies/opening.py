@@ -1,4 +1,4 @@
-"""Whoever connects to the port for copies says with its first eight bytes which protocol it speaks; that one takes over then."""
+"""The first eight bytes of a connection to the port for copies say which protocol the peer speaks; its handler takes over then."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class Questions:
 
 
 class QuestionLink(asyncio.Protocol):
-    """From the question on, which whoever accepted the connection has read. With a secret, nothing is answered before it is proved."""
+    """Goes on from the question, which is already read. With a secret, nothing is answered before the peer has proved it."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class QuestionLink(asyncio.Protocol):
         checksum: Checksum,
         lost: Callable[[], object],
     ) -> None:
-        """`sides`: what the one who asks and the one who answers are called in their proofs."""
+        """`sides`: the names of the asking and the answering side in their proofs."""
         self._transport = cast("asyncio.Transport | None", transport)
         self._sides = sides
         self._secret = secret
@@ -73,7 +73,7 @@ class QuestionLink(asyncio.Protocol):
         raise NotImplementedError
 
     def _answer(self) -> None:
-        """The one who asks may have an answer. Raises Refusal."""
+        """Check that the peer may have an answer. Raises Refusal."""
         raise NotImplementedError
 
     # -- the connection ----------------------------------------------------------------------------------------------------
@@ -204,6 +204,6 @@ Link = TypeVar("Link", bound=QuestionLink)
 
 
 def dispensable(links: Collection[Link]) -> Link | None:
-    """Who makes room for one more: strangers before those that have got their answer, and nobody who is being given something."""
+    """The connection to close for a new one: strangers before those that have their answer, never one that is being served."""
     idle = [link for link in links if not link.is_giving]
     return min(idle, key=lambda link: link.has_everything, default=None)

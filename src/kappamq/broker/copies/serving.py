@@ -1,4 +1,4 @@
-"""The master's side: who follows this broker, and what is waited for on their behalf."""
+"""The master's side: the slaves that replicate from this broker, and how far they are."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Followers:
         outlet: Outlet,
         questions: Questions,
     ) -> None:
-        """`ours`: this broker, as it would greet. `questions`: who answers those who do not follow, but ask."""
+        """`ours`: this broker's identity in a greeting. `questions`: answers connections that do not replicate."""
         self.questions = questions
         self.log_throttle = LogThrottle()
         self.config = config
@@ -119,7 +119,7 @@ class Followers:
         await asyncio.sleep(0)
 
     def _connection(self) -> asyncio.Protocol:
-        """Whoever follows stays: nobody gets rid of them by connecting often enough."""
+        """Slaves that replicate are never closed to make room for new connections."""
         if len(self._links) >= _LINKS_MAX:
             self._tell_full()
             idle = next((link for link in self._links if isinstance(link, Opening) or link.feed is None), None)

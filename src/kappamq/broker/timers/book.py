@@ -66,7 +66,7 @@ class TimerBook:
     # -- opening -------------------------------------------------------------------------------------------------------------
 
     def open(self, progress: TimerProgress) -> Opened:
-        """Find out who was here last and go on from there; what cannot be trusted is built again from the queue."""
+        """Continue from what the last broker left; what cannot be trusted is rebuilt from the queue."""
         low, end, _next, _stored = self._store.queue_state(TIMER_TOPIC, 0)
         try:
             stamp = self._files.open()

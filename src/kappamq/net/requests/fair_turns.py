@@ -107,7 +107,7 @@ class FairTurns:
             self._wait(line.connection, line)
 
     def _end(self, line: _Line) -> None:
-        """If nobody is left. As long as somebody is, whoever comes goes behind them."""
+        """Forget the line if nothing waits in it. As long as something does, new requests go behind it."""
         if not line.waiters and not line.woken:
             self._lines.pop(line.connection, None)
 

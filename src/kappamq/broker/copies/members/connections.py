@@ -79,7 +79,7 @@ class Connections:
             oldest.let_go()
 
     def greeted(self, hello: MemberHello) -> None:
-        """A member has said who it is."""
+        """A member has completed its greeting."""
         self._hellos[hello.member] = hello
 
     def hello(self, name: str) -> MemberHello | None:

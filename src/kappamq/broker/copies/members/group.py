@@ -467,7 +467,7 @@ class Group:
         self._role.follow(self.node.term if self.node is not None else 0)
 
     def _name_leader(self, leader: MemberId | None) -> None:
-        """Whoever wants something stored hears whom to ask."""
+        """Refuse a write with the address of the leader, if it is known."""
         self._gate.close(NOT_MASTER, not_master(self.client_address(leader)), for_all=True)
 
     @property

@@ -48,7 +48,7 @@ class Member(Protocol):
     def disconnected(self, member: str) -> None: ...
 
     def received(self, hello: MemberHello, content: bytes) -> MemberHello:
-        """Who speaks, known better than from the greeting alone. Raises BadStream for what that member would not say."""
+        """The sender, known better than from the greeting alone. Raises BadStream for what that member would not send."""
         ...
 
 
@@ -90,7 +90,7 @@ class Peer:
     # -- speaking ----------------------------------------------------------------------------------------------------------
 
     def say(self, content: bytes) -> None:
-        """Said if there is a connection, else dropped: whoever needs an answer says it again."""
+        """Sent if there is a connection, else dropped: the Raft core repeats what needs an answer."""
         if self._out is None:
             return
         if self._waiting:

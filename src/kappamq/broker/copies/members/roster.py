@@ -48,7 +48,7 @@ class Roster:
         return name in self.others()
 
     def meets(self, hello: MemberHello) -> bool:
-        """Whether somebody who comes, and fits our group, is one of the members."""
+        """Return whether a broker that connects and fits our group is one of its members."""
         if self.knows(hello.member):
             return True
         if not self._is_newcomer or not hello.group_id or len(self._met) >= _MET_MAX:

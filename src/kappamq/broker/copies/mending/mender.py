@@ -1,4 +1,4 @@
-"""Damage of our log below `confirmed` is mended with the bytes of another copy, whoever has found it: the scrub, a reader, or the disk.
+"""Repairs damage of this log below `confirmed` with the bytes of another copy, whether the scrub, a reader or the disk has found it.
 
 One stretch at a time. The copies that are known are asked one after the other, what comes is judged before a byte of it is written, and
 what was written is looked at again. What nobody has is told once and asked for again every few seconds: copies come back.
@@ -85,7 +85,7 @@ class Mender:
     # -- who has found it --------------------------------------------------------------------------------------------------
 
     async def mend(self, start: int, stop: int) -> bool:
-        """Whether [start, stop) is good now. It is counted and told by whoever asks."""
+        """Return whether [start, stop) is good now. The caller counts and logs it."""
         async with self._one_at_a_time:
             return await self._mend(start, stop)
 

@@ -64,7 +64,7 @@ class Seeding:
         return self._marker is not None and self._marker.state == WANTED
 
     def demand_whole(self) -> None:
-        """Raises StoreError if the store is not whole, for whoever would be its master."""
+        """Raises StoreError if the store is incomplete, so that this broker cannot be a master."""
         if self._marker is not None:
             raise StoreError(
                 f"{self._store_config.root} holds only a part of its master's messages ({MARKER_NAME}): it cannot be a master. Start it as "
@@ -250,7 +250,7 @@ def asking(config: CopiesConfig, broker: BrokerConfig, store: StoreConfig) -> As
 
 
 class Conversation(PeerRequest):
-    """One connection to the one who may seed us."""
+    """One connection to the broker that may seed this copy."""
 
     async def ask(self, question: Asking, *, only: bool = False) -> Offer:
         """`only`: whether there would be an offer. Raises Refusal with the reason of the other side."""

@@ -90,7 +90,7 @@ class SeedGiver:
     # -- connections -------------------------------------------------------------------------------------------------------
 
     def take(self, transport: asyncio.Transport, content: bytes) -> None:
-        """A connection on which somebody asks. Whoever is being seeded stays: nobody gets rid of them by asking often enough."""
+        """A connection that asks to be seeded. Copies that are being seeded are never closed to make room for it."""
         if len(self._links) >= _LINKS_MAX:
             idle = dispensable(self._links)
             if idle is None:
