@@ -86,6 +86,7 @@ def _packed(message: Message, log_min: int, now_ms: int) -> bytes | None:
     number = _NUMBER_OF.get(type(message))
     if number is None:
         return None
+    numbers: tuple[Any, ...]
     if isinstance(message, raft.Append):
         if message.records:
             return None
