@@ -8,7 +8,7 @@ from importlib import import_module
 from benchmarks.bench import Bench, Figure
 
 ALL = (
-    *("echo", "kernel", "variants", "flush", "queues", "groups", "transactions", "backlog", "idle", "push"),
+    *("echo", "kernel", "variants", "flush", "queues", "groups", "transactions", "backlog", "idle", "holding", "push"),
     *("rebalance", "timers", "hostile", "shapes", "raft", "filling"),
 )
 

@@ -38,7 +38,7 @@ class TooFarBehind(Refusal):
 
 @dataclass(frozen=True, kw_only=True)
 class Hello:
-    """A broker that wants to follow: who it is, and what it holds."""
+    """The greeting of a broker that wants to replicate: its identity, and the log that it has."""
 
     cluster: str
     name: str  # of the group of brokers
@@ -184,7 +184,7 @@ def diverged(end: int) -> Refusal:
 
 
 def whole(content: bytes) -> str:
-    """Of a greeting, to be proved instead of its nonce alone: who passes it on cannot change anything in it."""
+    """Of a greeting, to be proved instead of its nonce alone: a relay cannot change anything in it."""
     return hashlib.sha256(content).hexdigest()
 
 

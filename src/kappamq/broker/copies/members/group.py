@@ -193,8 +193,8 @@ class Group:
 
     def received(self, hello: MemberHello, content: bytes) -> MemberHello:
         node = self.node
-        if node is None:
-            return hello  # we do not belong to the group yet, and say so when we do
+        if node is None or self.why_stopped is not None:
+            return hello  # we do not belong to the group yet, and say so when we do; or take no part in it
         said = raft_messages.decode(content)
         message = said.message
         check_speaker(message, hello, node.term, time.time_ns() // 1_000_000)
@@ -229,13 +229,13 @@ class Group:
         if self._store.marks.flushed.offset >= end:  # else the store has failed, and says so
             try:
                 self._promise(vote)
-            except OSError as error:
+            except (KappaError, OSError) as error:
                 self._stop_taking_part(str(error))
 
     def _promise(self, vote: Vote) -> None:
         self._files.save_vote(vote)
-        self._vote = vote  # not before it is on disk: if that fails, the next connection tries again
         self._begin(vote)
+        self._vote = vote  # if one of the two fails, the next connection tries again
 
     # -- events ------------------------------------------------------------------------------------------------------------
 
@@ -279,7 +279,7 @@ class Group:
         try:
             effects = call()
         except AssertionError as error:
-            self._stop_taking_part(f"an invariant is broken: {error}")
+            self._stop_taking_part(_reason(error))
         else:
             self._do(effects)
 
@@ -303,10 +303,8 @@ class Group:
         try:
             while self._todo:
                 self._one(self._todo.popleft())
-        except AssertionError as error:
-            self._stop_taking_part(f"an invariant is broken: {error}")
-        except (KappaError, OSError) as error:
-            self._stop_taking_part(str(error))
+        except Exception as error:  # whatever it is, what the node has decided is not done
+            self._stop_taking_part(_reason(error))
         finally:
             self._doing = False
 
@@ -316,7 +314,7 @@ class Group:
             return
         self.why_stopped = why
         self._todo.clear()
-        log.error("raft: this member takes no part until a restart: %s", why)
+        log.error("raft: this member does not take part until it is restarted: %s", why)
         self.connections.end()  # the others need not wait for our silence to grow long
         self._step_down(None)
 
@@ -423,17 +421,14 @@ class Group:
             async with self._upkeep.files_at_rest():
                 self._next_file.finish()
                 log.warning(
-                    "raft: the log is cut from %d to %d: what lies behind was never confirmed",
+                    "raft: the log is cut from %d to %d: the records behind were never confirmed",
                     self._store.log.end,
                     effect.offset,
                 )
                 self._writer.cut(effect.offset)
                 self._save_terms()
-        except AssertionError as error:
-            self._stop_taking_part(f"an invariant is broken: {error}")
-            return
-        except (KappaError, OSError) as error:
-            self._stop_taking_part(str(error))
+        except Exception as error:
+            self._stop_taking_part(_reason(error))
             return
         self.event(lambda: node.cut_done(effect.generation, self.now()))
 
@@ -466,7 +461,7 @@ class Group:
         self._role.follow(self.node.term if self.node is not None else 0)
 
     def _name_leader(self, leader: MemberId | None) -> None:
-        """Whoever wants something stored hears whom to ask."""
+        """Refuse a write with the address of the leader, if it is known."""
         self._gate.close(NOT_MASTER, not_master(self.client_address(leader)), for_all=True)
 
     @property
@@ -495,3 +490,9 @@ class Group:
         peer = self.connections.peer(member.name)
         if peer is not None:
             peer.tell_to_seed()
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, AssertionError):
+        return f"an invariant is broken: {error}"
+    return str(error) if isinstance(error, (KappaError, OSError)) else f"{type(error).__name__}: {error}"
