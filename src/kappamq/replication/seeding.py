@@ -82,7 +82,7 @@ def is_too_old(reaches: int, log_min: int) -> bool:
 
 
 def check_asking(asking: Asking, ours: Asking) -> None:
-    """Whether the one who asks can be a copy of us. Raises Refusal, whose text is for the operators of both."""
+    """Check that the asking broker can be a copy of this one. Raises Refusal, whose text is for the operators of both."""
     for theirs, mine, setting in (
         (asking.cluster, ours.cluster, "brokerClusterName"),
         (asking.name, ours.name, "brokerName"),
@@ -158,7 +158,7 @@ class Marker:
         try:
             values: Any = json.loads(data)
         except (ValueError, RecursionError) as error:
-            raise ValueError(f"it is no JSON text ({error})") from None
+            raise ValueError(f"it is not JSON ({error})") from None
         if not isinstance(values, dict) or values.get("format") != _FORMAT:
             raise ValueError("it has an unknown format")
         crc = values.pop("crc", None)

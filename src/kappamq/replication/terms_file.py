@@ -36,9 +36,9 @@ def decode(data: bytes) -> tuple[Terms, str]:
     try:
         values: Any = json.loads(data.decode())
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"it is no JSON text ({error})") from None
+        raise ValueError(f"it is not JSON ({error})") from None
     if not isinstance(values, dict):
-        raise ValueError("it holds no JSON object")
+        raise ValueError("it is not a JSON object")
     if values.get("format") != FORMAT:
         raise ValueError(f"it has format {values.get('format')!r}, this version knows {FORMAT}")
     crc = values.pop("crc", None)
@@ -73,7 +73,7 @@ def _record(values: Any, what: str) -> TermRecord:
     for name in ("start", "term"):
         value = values.get(name)
         if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= NUMBER_MAX:
-            raise ValueError(f"{name} of {what} is missing or no whole number")
+            raise ValueError(f"{name} of {what} is missing or not an integer")
     lists = []
     for name in ("voters", "learners"):
         if not isinstance(values.get(name), list):

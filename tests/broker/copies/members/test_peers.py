@@ -16,9 +16,9 @@ from zlib import crc32
 import pytest
 
 from kappamq.broker.broker import Broker
+from kappamq.broker.copies.log_throttle import LogThrottle
 from kappamq.broker.copies.members.peers import MemberLink, Peer
 from kappamq.broker.copies.question import Questions
-from kappamq.broker.copies.told import Told
 from kappamq.config.copies import CopiesConfig
 from kappamq.errors import StoreError
 from kappamq.raft import MemberId
@@ -194,7 +194,7 @@ async def connected() -> AsyncIterator[tuple[Side, Side, Peer]]:
         return hello.member in there.config.members
 
     server = await loop.create_server(
-        lambda: MemberLink(there, knows, crc32, lambda link: None, Told()), "127.0.0.1", 0
+        lambda: MemberLink(there, knows, crc32, lambda link: None, LogThrottle()), "127.0.0.1", 0
     )
     port = server.sockets[0].getsockname()[1]
     peer = Peer(here, "n1", f"127.0.0.1:{port}", crc32)

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from kappamq.broker.copies.log_throttle import LogThrottle
 from kappamq.broker.copies.members.peers import Member, MemberLink, Peer
 from kappamq.broker.copies.opening import NoRoom
-from kappamq.broker.copies.told import Told
 from kappamq.replication.frames import Checksum
 from kappamq.replication.greeting import MemberHello
 
@@ -27,7 +27,7 @@ class Connections:
     ) -> None:
         """`elsewhere`: where a member may be, too, if it cannot be reached where it is said to be."""
         self._knows = knows
-        self._told = Told()
+        self._log_throttle = LogThrottle()
         self._elsewhere = elsewhere
         self._member = member
         self._checksum = checksum
@@ -63,7 +63,7 @@ class Connections:
             if stranger is None:
                 return NoRoom()
             self._links.pop(stranger).abort()
-        made = MemberLink(self._member, self._knows, self._checksum, self._gone, self._told, self._greeted_on)
+        made = MemberLink(self._member, self._knows, self._checksum, self._gone, self._log_throttle, self._greeted_on)
         self._links[made] = made
         return made
 
@@ -82,7 +82,7 @@ class Connections:
             oldest.let_go()
 
     def greeted(self, hello: MemberHello) -> None:
-        """A member has said who it is."""
+        """A member has completed its greeting."""
         self._hellos[hello.member] = hello
 
     def hello(self, name: str) -> MemberHello | None:

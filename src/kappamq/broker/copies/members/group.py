@@ -12,7 +12,6 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Final
 
 from kappamq.broker.copies.members.checking import checked
@@ -202,7 +201,7 @@ class Group:
         message = said.message
         check_speaker(message, hello, node.term, time.time_ns() // 1_000_000)
         self._fitness.clock_of(hello.member, said.now_ms)
-        hello = replace(hello, incarnation=message.source.incarnation)
+        hello = hello.of_incarnation(message.source.incarnation)
         taken = None if self.seeding.ignores(message) else self._room.taken(message)
         if taken is None:
             return hello
@@ -317,7 +316,7 @@ class Group:
             return
         self.why_stopped = why
         self._todo.clear()
-        log.error("raft: this member takes no part until a restart: %s", why)
+        log.error("raft: this member does not take part until it is restarted: %s", why)
         self.connections.end()  # the others need not wait for our silence to grow long
         self._step_down(None)
 
@@ -425,7 +424,7 @@ class Group:
             async with self._upkeep.files_at_rest():
                 self._next_file.finish()
                 log.warning(
-                    "raft: the log is cut from %d to %d: what lies behind was never confirmed",
+                    "raft: the log is cut from %d to %d: the records behind were never confirmed",
                     *(self._store.log.end, effect.offset),
                 )
                 self._writer.cut(effect.offset)
@@ -464,7 +463,7 @@ class Group:
         self._role.follow(self.node.term if self.node is not None else 0)
 
     def _name_leader(self, leader: MemberId | None) -> None:
-        """Whoever wants something stored hears whom to ask."""
+        """Refuse a write with the address of the leader, if it is known."""
         self._gate.close(NOT_MASTER, not_master(self.client_address(leader)), for_all=True)
 
     @property

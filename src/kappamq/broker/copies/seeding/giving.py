@@ -95,7 +95,7 @@ class SeedGiver:
     # -- connections -------------------------------------------------------------------------------------------------------
 
     def take(self, transport: asyncio.Transport, content: bytes) -> None:
-        """A connection on which somebody asks. Whoever is being seeded stays: nobody gets rid of them by asking often enough."""
+        """A connection that asks to be seeded. Copies that are being seeded are never closed to make room for it."""
         if len(self._links) >= _LINKS_MAX:
             idle = dispensable(self._links)
             if idle is None:
@@ -167,7 +167,7 @@ class SeedGiver:
         finally:
             for _name, fd, _size in opened:
                 files.close(fd)
-        log.warning("copies: %s gets everything anew, the log from %d to %d", asking.who, begin, store.log.end)
+        log.warning("copies: seeding %s, with the log from %d to %d", asking.who, begin, store.log.end)
 
 
 class SeedLink(QuestionLink):
