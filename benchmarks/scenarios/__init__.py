@@ -9,7 +9,7 @@ from benchmarks.bench import Bench, Figure
 
 ALL = (
     *("echo", "kernel", "variants", "flush", "queues", "groups", "transactions", "backlog", "idle", "holding", "push"),
-    *("rebalance", "timers", "hostile", "shapes", "raft"),
+    *("rebalance", "timers", "hostile", "shapes", "raft", "filling"),
 )
 
 

@@ -27,6 +27,7 @@ EXPECTED = {
     "hostile": {"p99.9, added by hostile peers", "CPU of the longest turn", "p99.9 alone"},
     "shapes": {"2 brokers, 8x64", "2 brokers / 1, 8x64", "with a synchronous slave / alone, 32x1"},
     "raft": {"raft / a synchronous slave, rate", "a follower / alone, RssAnon", "raft of 3, CPU"},
+    "filling": {"unpaced", "p99 of sends, beside / before"},
     "idle": {"kappamq up, ready", "kappamq up, RssAnon", "kappamq up, CPU"},
 }
 

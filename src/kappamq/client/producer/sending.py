@@ -29,6 +29,7 @@ from kappamq.errors import (
     IllegalMessage,
     InvalidParameter,
     KappaError,
+    MaybeStored,
     NoRoute,
     NotAvailable,
     NotConnected,
@@ -183,7 +184,7 @@ class Sending:
                         break  # the attempt used up all the time
                 except KappaError as error:
                     failures.append(error)
-                    maybe_stored |= not unsent and isinstance(error, NotConnected)
+                    maybe_stored |= not unsent and isinstance(error, (NotConnected, MaybeStored))
                     if (unsent or isinstance(error, NotMaster)) and is_about_master(error):
                         masterless.add(chosen.broker)
                         others = {other.broker for other in route.publish} - masterless
@@ -216,10 +217,12 @@ class Sending:
                 number += 1
                 failed_broker = chosen.broker
         except KappaError as error:
-            for number, earlier in enumerate(failures):
-                if earlier is not error:
-                    error.add_note(f"attempt {number + 1} failed with: {earlier}")
-            raise
+            if not maybe_stored or not isinstance(error, (NoRoute, NotMaster)):  # which say that nothing was stored
+                for number, earlier in enumerate(failures):
+                    if earlier is not error:
+                        error.add_note(f"attempt {number + 1} failed with: {earlier}")
+                raise
+            failures.append(error)
         except TimeoutError:
             failures.append(NoRoute(f"the name server did not return the route of {outgoing.topic!r} in time"))
         tried = "; ".join(str(failure) for failure in failures) or "no attempt was made in time"
