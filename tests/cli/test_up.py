@@ -30,7 +30,7 @@ def test_one_line_when_all_are_ready(tmp_path: Path) -> None:
             ("broker-b", 0, "master"),
             ("broker-b", 1, "slave"),
         ]
-        assert all(set(row) == {"name", "id", "address", "pid", "role"} for row in rows)
+        assert all(set(row) == {"name", "id", "address", "pid", "role", "member"} for row in rows)
         assert all(is_running(row["pid"]) for row in rows)
         process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=60)
@@ -148,6 +148,27 @@ def test_a_broker_stops_when_standard_input_ends(tmp_path: Path) -> None:
     assert "--stop-at-eof needs a pipe" in done.stderr
 
 
+def test_a_refused_shape_leaves_the_folder_as_it_was(tmp_path: Path) -> None:
+    with started(*UP, "--data", str(tmp_path), "--slaves", "1") as (told, process):
+        ran = run_kappamq("send", "-n", told["nameserver"], "--topic", "tea", "--body", "x")
+        assert ran.exit_code == 0, ran
+        before = _files(tmp_path)
+        ran = run_kappamq(*UP, "--data", str(tmp_path), "--raft", "3")
+        assert (ran.exit_code, "is in use by process" in ran.problem["error"]) == (7, True)
+        assert _files(tmp_path) == before
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+    for wrong in ("--raft 3", "--raft 5"):
+        ran = run_kappamq(*UP, "--data", str(tmp_path), *wrong.split())
+        assert (ran.exit_code, f"kappamq up --data {tmp_path} --slaves 1`" in ran.problem["error"]) == (7, True), ran
+        assert _files(tmp_path) == before
+
+
+def _files(root: Path) -> dict[str, str]:
+    folder = root / "brokers"
+    return {path.name: path.read_text() if path.is_file() else "" for path in sorted(folder.iterdir())}
+
+
 def test_a_raft_group_is_ready_with_a_leader(tmp_path: Path) -> None:
     with started(*UP, "--data", str(tmp_path), "--raft", "3") as (told, process):
         roles = sorted(row["role"] for row in told["brokers"])
@@ -155,6 +176,7 @@ def test_a_raft_group_is_ready_with_a_leader(tmp_path: Path) -> None:
         (leader,) = (row for row in told["brokers"] if row["role"] == "leader")
         assert leader["id"] == 0
         assert {row["name"] for row in told["brokers"]} == {"broker-a"}
+        assert sorted(row["member"] for row in told["brokers"]) == ["n0", "n1", "n2"]
         process.send_signal(signal.SIGTERM)
         assert process.communicate(timeout=120)[0] == ""
     assert not any(is_running(row["pid"]) for row in told["brokers"])

@@ -120,7 +120,7 @@ def up(
             return
         width = max(len(row.name) for row in rows)
         lines = [
-            f"  {row.name:{max(width, 11)}}  [bold]{row.address}[/]  {row.role}"
+            f"  {row.name:{max(width, 11)}}  [bold]{row.address}[/]  {f'{row.member} ' if row.member else ''}{row.role}"
             f"{f' {row.id}' if row.role == 'slave' else ''}, process {row.pid}"
             for row in rows
         ]
