@@ -300,7 +300,7 @@ class Following:
     def _began(self, welcome: Welcome, place: str) -> None:
         self._welcome = welcome
         if self._told is not None:
-            log.warning("copies: this slave follows its master again")
+            log.info("copies: this slave follows its master again")
         self._told = None
         self._beginnings += 1
         self.heard_at = self._clock.liveness()
