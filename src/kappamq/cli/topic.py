@@ -27,7 +27,7 @@ ClusterNameOption = Annotated[
 QueuesOption = Annotated[int | None, typer.Option("--queues", "-q", min=1, max=65_536, help="Queues per broker.")]
 ReadQueuesOption = Annotated[
     int | None,
-    typer.Option(min=1, max=65_536, help="If different from the number of write queues.", show_default=False),
+    typer.Option(min=1, max=65_536, help="Number of read queues, if it differs from --queues.", show_default=False),
 ]
 
 
