@@ -24,7 +24,7 @@ import enum
 from typing import ClassVar
 
 from kappamq.protocol.codes import ResponseCode
-from kappamq.protocol.leader_hint import leader_of, speaks_of_leader
+from kappamq.protocol.leader_hint import leader_of, not_known, speaks_of_leader, speaks_of_not_known
 
 
 class Retry(enum.Enum):
@@ -123,6 +123,17 @@ class NotMaster(NotAvailable):
     def leader(self) -> str | None:
         """The address of the master, if the node that refused knows it."""
         return leader_of(self.message)
+
+
+class MaybeStored(NotAvailable):
+    """The broker has taken the message, or the change, and cannot say whether it is stored: its leadership has ended meanwhile, no
+    majority has confirmed it in time, or the disk has failed. Sending it again may store it twice."""
+
+    retry = Retry.AFTER_ROUTE_REFRESH
+
+    @classmethod
+    def because(cls, why: str) -> MaybeStored:
+        return cls(not_known(why))
 
 
 class VersionNotSupported(KappaError):
@@ -347,6 +358,9 @@ def for_code(code: int, remark: str | None = None) -> KappaError:
         kind = KappaError.by_code.get(known)
         name = known.name
     text = remark.strip() if remark else ""
-    if kind is NotAvailable and speaks_of_leader(text):
-        kind = NotMaster
+    if kind is NotAvailable:
+        if speaks_of_not_known(text):
+            kind = MaybeStored
+        elif speaks_of_leader(text):
+            kind = NotMaster
     return (kind or BrokerError)(text or f"the server answered {name} without an explanation", response_code=code)

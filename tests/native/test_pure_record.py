@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
 from types import ModuleType
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -24,7 +26,7 @@ from kappamq.native.pure_record import (
     topic_field,
 )
 from kappamq.protocol.records.record import Fault, RecordError, decode
-from tests.native.conftest import load_kernel
+from tests.native.conftest import NOW, load_kernel
 from tests.native.requests import member
 
 # reference/message.md 11, made by the original codec
@@ -320,3 +322,23 @@ def test_batches_that_do_not_add_up(module: ModuleType) -> None:
 
 def test_head_sizes() -> None:
     assert {hosts: head.size for hosts, head in HEAD.items()} == {(8, 8): 88, (20, 8): 100, (8, 20): 100, (20, 20): 112}
+
+
+@pytest.mark.parametrize("size", [(32 << 10) - 1, 32 << 10, (32 << 10) + 1, 100_003, 256 << 10])
+def test_checksums_of_large_bodies(make: Callable[..., Any], module: ModuleType, size: int) -> None:
+    """The compiled kernel joins them from those of the parts."""
+    body = bytes(range(251)) * (size // 251 + 1)
+    body = body[:size]
+    kernel = make(tail_crc=True)
+    kernel.append("TopicTest", 3, 7, 0, NOW, BORN, 1, 0, body, b"TAGS\x01TagA\x02", NOW)
+    start, data = kernel.take()
+    record = decode(bytes(data))  # zlib's CRCs
+    assert (record.body, record.tail_crc) == (body, True)
+    whole = golden(body=body, tail_crc=True, log_offset=start, now_ms=NOW)
+    assert whole is not None
+    for good in (bytes(data), whole):
+        assert module.scan(good, start, True)[:3:2] == (len(good), 1)
+        for at in (9, 21, 100, 100 + size // 2, len(good) - 60):  # body CRC, queue offset, body, behind it
+            bad = bytearray(good)
+            bad[at] ^= 0x40
+            assert module.scan(bad, start, True)[0] == 0, at

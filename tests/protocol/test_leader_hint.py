@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kappamq.errors import NotAvailable, NotMaster, Retry, for_code
-from kappamq.protocol.leader_hint import leader_of, speaks_of_leader, with_leader
+from kappamq.errors import MaybeStored, NotAvailable, NotMaster, Retry, for_code
+from kappamq.protocol.leader_hint import leader_of, not_known, speaks_of_leader, with_leader
 
 
 @pytest.mark.parametrize("address", ["10.0.0.7:10911", "[2001:db8::1]:10911", "broker.example:1"])
@@ -43,3 +43,16 @@ def test_code_14_of_a_node_without_the_role_has_a_class_of_its_own() -> None:
     assert unknown.leader is None
     assert type(for_code(14, "the disk is full")) is NotAvailable
     assert type(for_code(1, with_leader("no", "10.0.0.7:1"))) is not NotMaster
+
+
+def test_what_may_have_been_stored_is_no_refusal() -> None:
+    for remark in (
+        not_known("the disk is gone"),
+        "broker b: " + not_known("the disk is gone"),
+        with_leader(not_known("another broker leads"), "10.0.0.7:1"),  # of earlier releases
+    ):
+        error = for_code(14, remark)
+        assert isinstance(error, MaybeStored)
+        assert not isinstance(error, NotMaster)
+        assert error.message == remark
+    assert isinstance(for_code(14, MaybeStored.because("late").message), MaybeStored)

@@ -335,7 +335,8 @@ class Group:
                 self.queue.append(message)
                 if not quiet or not isinstance(message, (Beat, Report, Append)):
                     self._say(f"{me} -> {message.target}: {describe(message)}")
-            case Replicate(append):
+            case Replicate(whole, wanted):
+                append = whole.ending(wanted)
                 self.queue.append(append)
                 if not quiet:
                     self._say(f"{me} -> {append.target}: {describe(append)}")

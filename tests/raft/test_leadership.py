@@ -16,6 +16,7 @@ from kappamq.raft import (
     MemberId,
     Members,
     RaftSettings,
+    Replicate,
     Send,
     TermRecord,
     Terms,
@@ -27,10 +28,10 @@ A, B, C = (MemberId(name, 1) for name in "ABC")
 
 
 class Leader:
-    def __init__(self, members: Members) -> None:
+    def __init__(self, members: Members, settings: RaftSettings | None = None) -> None:
         self.effects: list[Effect] = []
         self.log = Log(Terms(TermRecord(0, 0, members)), 100, 0)
-        self.it = Leadership(A, 5, self.log, RaftSettings(), self.effects.append, now=0)
+        self.it = Leadership(A, 5, self.log, settings or RaftSettings(), self.effects.append, now=0)
 
     def record(self) -> None:
         ordered = next(effect for effect in self.effects if isinstance(effect, AppendRecord))
@@ -176,3 +177,40 @@ def test_a_member_that_was_away_knows_larger_streams() -> None:
     leader.record()
     leader.it.on_position(Position(B, A, 5, 5, 110, 110, stream=7))
     assert leader.it.peers[B].stream == 8
+
+
+def test_what_is_to_be_sent_names_all_term_records_up_to_the_end_of_the_log() -> None:
+    """How long the first group of records is only the driver knows: it may end far behind what is wanted, where other terms began."""
+    leader = Leader(Members(frozenset({A, B, C})), RaftSettings(append_bytes_max=50))
+    leader.record()
+    leader.it.on_position(Position(B, A, 5, 0, 10, 10))
+    [order] = leader.said(Replicate)
+    assert isinstance(order, Replicate)
+    assert (order.append.start, order.wanted, order.append.end) == (10, 60, 110)
+    assert [(record.start, record.term) for record in order.append.records] == [(100, 5)]
+    leader.effects.clear()
+    leader.it.sent(B, 1, 90)
+    leader.it.on_report(Report(B, A, 5, 1, 90, 90))
+    [order] = leader.said(Replicate)
+    assert isinstance(order, Replicate)
+    assert (order.append.start, order.wanted, order.append.end) == (90, 110, 110)
+
+
+def test_a_message_names_a_bounded_number_of_term_records() -> None:
+    """A group that elected all night and was sent nothing has a log of nothing else."""
+    members = Members(frozenset({A, B, C}))
+    leader = Leader(members)
+    for _ in range(300):
+        start = leader.log.end
+        leader.log.record_appended(TermRecord(start, 4, members), start + 10)
+    leader.record()
+    leader.it.on_position(Position(B, A, 5, 0, 100, 100))
+    sent = 100
+    while sent < leader.log.end:
+        order = leader.said(Replicate)[-1]
+        assert isinstance(order, Replicate)
+        append = order.append.ending(order.wanted)
+        assert (append.start, len(append.records) <= 64) == (sent, True)
+        sent = append.end
+        leader.it.sent(B, 1, sent)
+    assert len(leader.said(Replicate)) == 5

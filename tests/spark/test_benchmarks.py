@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.spark, pytest.mark.slow, needs("compiler")]
 
 EXPECTED = {
-    "store": {"100 B, with properties: store / Parquet"},
+    "store": {"100 B, with properties: store / Parquet", "100 B, with properties: batches in memory / Parquet"},
     "broker": {"100 B, with properties: broker / store"},
     "beside": {"paced / alone", "not paced / alone"},
     "once": {"100 B: exactly once / at least once", "100 B: broker CPU a message, exactly once"},

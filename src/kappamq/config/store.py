@@ -31,6 +31,8 @@ class StoreConfig:
     flush_interval_ms: int = 500  # async only. larger: less disk traffic, more to lose in a power failure
     sync_flush_timeout_ms: int = 5000  # larger: senders wait longer for a slow disk, smaller: they get code 10
     queue_flush_interval_ms: int = 1000  # larger: fewer writes of queues and index, longer recovery
+    # larger: less to sync; a start after a power failure has more of the log to enter into queues and index again
+    queue_sync_interval_ms: int = 30_000
     unflushed_bytes_max: int = 256 * MIB  # written but not flushed. larger: tolerates slower disks, more to lose
     tail_crc: bool = True  # checksums of whole records, not only bodies; costs 20 bytes and one CRC a message
     check_crc_on_recovery: bool = True  # off: faster start after a crash, damage is found by consumers instead
@@ -78,7 +80,7 @@ class StoreConfig:
                 f"a record must fit into one file; make the file larger or the messages smaller"
             )
         one_of("flush", self.flush, ("async", "sync"))
-        for name in ("flush_interval_ms", "queue_flush_interval_ms", "clean_interval_ms"):
+        for name in ("flush_interval_ms", "queue_flush_interval_ms", "queue_sync_interval_ms", "clean_interval_ms"):
             between(name, getattr(self, name), 1, 3_600_000)
         between("sync_flush_timeout_ms", self.sync_flush_timeout_ms, 10, 600_000)
         at_least("unflushed_bytes_max", self.unflushed_bytes_max, 64 * KIB)

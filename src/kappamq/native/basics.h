@@ -26,11 +26,14 @@ struct link {
 
 struct crc {
     uint32_t table[8][256];
+    uint32_t power[32]; /* x to the power of 2 to the power of n */
     uint32_t (*run)(const struct crc *crc, const uint8_t *data, size_t size);
 };
 void crc_init(struct crc *crc, bool portable);
 /* zlib's CRC-32 of `size` bytes. */
 static inline uint32_t crc32_of(const struct crc *crc, const uint8_t *data, size_t size) { return crc->run(crc, data, size); }
+/* The CRC of bytes with CRC `first` that `size` bytes with CRC `second` follow. Takes up to a microsecond, whatever the size. */
+uint32_t crc32_joined(const struct crc *crc, uint32_t first, uint32_t second, size_t size);
 
 bool utf8_valid(const uint8_t *data, size_t size);
 /* Copies `data` to `to`, broken pieces as U+FFFD each; `to` has room for three times the bytes. Returns how many were written. */

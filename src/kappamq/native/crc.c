@@ -84,8 +84,32 @@ CLMUL_CODE static uint32_t run_clmul(const struct crc *crc, const uint8_t *data,
 }
 #endif
 
+/* The product of two polynomials modulo the CRC's; the highest bit is the power 0. */
+static uint32_t multiply(uint32_t one, uint32_t other)
+{
+    uint32_t product = 0;
+    for (uint32_t bit = 1u << 31; bit; bit >>= 1) {
+        if (one & bit)
+            product ^= other;
+        other = other >> 1 ^ (other & 1 ? POLYNOMIAL : 0);
+    }
+    return product;
+}
+
+uint32_t crc32_joined(const struct crc *crc, uint32_t first, uint32_t second, size_t size)
+{
+    /* Each byte behind them multiplies the first ones by x^8; what initial and final ones add cancels out. */
+    for (unsigned n = 3; size; n++, size >>= 1)
+        if (size & 1)
+            first = multiply(crc->power[n % 32], first);
+    return first ^ second;
+}
+
 void crc_init(struct crc *crc, bool portable)
 {
+    crc->power[0] = 1u << 30;
+    for (int n = 1; n < 32; n++)
+        crc->power[n] = multiply(crc->power[n - 1], crc->power[n - 1]);
     for (uint32_t byte = 0; byte < 256; byte++) {
         uint32_t value = byte;
         for (int bit = 0; bit < 8; bit++)

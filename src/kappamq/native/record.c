@@ -5,6 +5,18 @@
 static const char TAIL_CRC_NAME[] = TAIL_CRC_PROPERTY "\x01";
 static const char BATCH_NAME[] = BATCH_BYTES_PROPERTY "\x01";
 enum { PRIVATE_NAME_BYTES = 9, DIGITS = 10, PRIVATE_BYTES = PRIVATE_NAME_BYTES + DIGITS + 1 };
+enum { JOINED_BYTES_MIN = 32 << 10 }; /* a smaller body is gone through faster than CRCs are joined */
+
+/* CRC of a record's first `size` bytes, given that of the body in it: a large body is gone through once. */
+static uint32_t crc_around(const struct crc *crc, const uint8_t *start, size_t size, struct span body, uint32_t body_crc)
+{
+    if (body.size < JOINED_BYTES_MIN)
+        return crc32_of(crc, start, size);
+    const uint8_t *behind = body.at + body.size;
+    size_t left = size - (size_t)(behind - start);
+    uint32_t value = crc32_joined(crc, crc32_of(crc, start, (size_t)(body.at - start)), body_crc, body.size);
+    return crc32_joined(crc, value, crc32_of(crc, behind, left), left);
+}
 
 /* -- making ---------------------------------------------------------------------------------------------------------- */
 
@@ -33,12 +45,13 @@ int64_t record_measure(const struct message *message)
 void record_write(const struct crc *crc, const struct message *message, int64_t size, int64_t queue_offset, int64_t log_offset, int64_t now_ms, uint8_t *to)
 {
     uint8_t *start = to;
+    uint32_t body_crc = crc32_of(crc, message->body.at, message->body.size);
     bool short_topic = message->topic.size <= TOPIC_BYTES_MAX;
     uint32_t sys_flag = (uint32_t)message->sys_flag & ~(uint32_t)(SYS_BORN_V6 | SYS_STORE_V6);
     sys_flag |= (message->born.size == 20 ? SYS_BORN_V6 : 0) | (message->store_host.size == 20 ? SYS_STORE_V6 : 0);
     to = put32(to, (uint32_t)size);
     to = put32(to, short_topic ? MAGIC_V1 : MAGIC_V2);
-    to = put32(to, crc32_of(crc, message->body.at, message->body.size) & 0x7FFFFFFF);
+    to = put32(to, body_crc & 0x7FFFFFFF);
     to = put32(to, (uint32_t)message->queue_id);
     to = put32(to, (uint32_t)message->flag);
     to = put64(to, (uint64_t)queue_offset);
@@ -51,6 +64,7 @@ void record_write(const struct crc *crc, const struct message *message, int64_t 
     to = put32(to, (uint32_t)message->reconsume_times);
     to = put64(to, (uint64_t)message->prepared);
     to = put32(to, (uint32_t)message->body.size);
+    struct span body = {to, message->body.size};
     to = put_span(to, message->body);
     if (short_topic)
         *to++ = (uint8_t)message->topic.size;
@@ -65,7 +79,7 @@ void record_write(const struct crc *crc, const struct message *message, int64_t 
     to = put_span(to, message->added);
     to = put_span(to, message->mark);
     if (message->tail_crc) {
-        uint32_t value = crc32_of(crc, start, (size_t)(to - start)) & 0x7FFFFFFF;
+        uint32_t value = crc_around(crc, start, (size_t)(to - start), body, body_crc) & 0x7FFFFFFF;
         to = put_bytes(to, TAIL_CRC_NAME, PRIVATE_NAME_BYTES);
         for (int digit = 0; digit < DIGITS; digit++, value /= 10) /* least significant first */
             *to++ = (uint8_t)('0' + value % 10);
@@ -159,7 +173,8 @@ static bool lost_its_separator(const struct crc *crc, const uint8_t *at, const s
 
 bool record_intact(const struct crc *crc, const uint8_t *at, const struct record *record)
 {
-    if (getu32(at + 8) != (crc32_of(crc, record->body.at, record->body.size) & 0x7FFFFFFF))
+    uint32_t body_crc = crc32_of(crc, record->body.at, record->body.size);
+    if (getu32(at + 8) != (body_crc & 0x7FFFFFFF))
         return false;
     /* A tail that never reached the disk reads as zeros, and takes the CRC along that would have shown it. */
     if (record->properties.size && record->properties.at[record->properties.size - 1] == 0)
@@ -171,7 +186,7 @@ bool record_intact(const struct crc *crc, const uint8_t *at, const struct record
         return true;
     if (unlikely(tail > record->properties.at && tail[-1] != 2))
         return !lost_its_separator(crc, at, record, tail);
-    uint32_t value = crc32_of(crc, at, (size_t)record->size - TAIL_CRC_BYTES) & 0x7FFFFFFF;
+    uint32_t value = crc_around(crc, at, (size_t)record->size - TAIL_CRC_BYTES, record->body, body_crc) & 0x7FFFFFFF;
     tail += PRIVATE_NAME_BYTES;
     for (int digit = 0; digit < DIGITS; digit++, value /= 10)
         if (tail[digit] != '0' + value % 10)

@@ -11,7 +11,7 @@ behind those that are left.
 |---|---|---|
 | `Persist` | save the ballot (fdatasync); nothing behind it before, and **no call until then**: keep messages and ticks | |
 | `Send` | hand it to the connection, or drop it. In order per peer, also behind a `Replicate` that is still being read | |
-| `Replicate` | hand message and bytes to the connection, from memory or a worker; whole groups of records, one at least | `sent`, once |
+| `Replicate` | end it at `wanted` or before, hand it and its bytes to the connection; whole groups of records, at least one | `sent` |
 | `Write` | write the bytes behind the `Append` that is being handled at the log's end (page cache) | `flushed` later |
 | `AppendRecord` | write a term record (term, this node, members, group id, the log's end) at the log's end | `record_appended` at once |
 | `Cut` | begin it; no flush begins until it is durable. After a crash the log has its old tail or its new end | `cut_done` |

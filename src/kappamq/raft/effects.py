@@ -36,9 +36,13 @@ class Send(NamedTuple):
 
 
 class Replicate(NamedTuple):
-    """Send `append` and the bytes it names, ended at a whole group of records (at least one); then call `sent`, also much later."""
+    """Send what of `append` fits into `wanted`, and the bytes it names: up to the end of the last whole group of records that ends at
+    `wanted` or before, or of the first one if that is longer (`Append.ending`). Then call `sent`, also much later.
+
+    `append` goes up to the end of the log as it is now, with all term records: whichever end is chosen, none of them is missing."""
 
     append: Append
+    wanted: int
 
 
 class Write(NamedTuple):

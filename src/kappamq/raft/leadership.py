@@ -20,6 +20,9 @@ from kappamq.raft.quorum import held_by_majority, is_majority
 from kappamq.raft.settings import RaftSettings
 
 _MAKE_WAY_AGAIN: Final = 5  # elections: senders are held back meanwhile, so not all the time
+_TERM_RECORDS_MAX: Final = (
+    64  # in one message: its head may only be so long, and an election costs no more than a record
+)
 _DOUBLED_MAX: Final = 4  # so often that is doubled where all have ignored us: a minute and a half
 
 
@@ -162,7 +165,7 @@ class Leadership:
             peer.end_stream()
 
     def trimmed(self) -> None:
-        """The log begins later: who needs what is deleted is not streamed to any more, and asked for its position."""
+        """The log begins later: a follower that needs deleted bytes gets no stream any more, and is asked for its position."""
         for peer in self.peers.values():
             if peer.streaming and peer.sent < self._log.terms.base.start:
                 peer.end_stream()
@@ -180,7 +183,11 @@ class Leadership:
         if peer.sent - peer.flushed >= settings.window_bytes:
             return
         peer.reading = True
-        self._emit(Replicate(self._append(peer, min(log.end, peer.sent + settings.append_bytes_max))))
+        append = self._append(peer, log.end)
+        wanted = min(append.end, append.start + settings.append_bytes_max)
+        if len(append.records) > _TERM_RECORDS_MAX:
+            wanted = min(wanted, append.records[_TERM_RECORDS_MAX].start)
+        self._emit(Replicate(append, wanted))
 
     def _append(self, peer: Progress, end: int) -> Append:
         terms = self._log.terms

@@ -13,7 +13,7 @@ from kappamq.raft.terms import TermRecord
 
 
 class PreVote(NamedTuple):
-    """Would you vote for me in `term`, which is not mine yet? Asked first, so that who cannot win disturbs nobody."""
+    """Would you vote for me in `term`, which is not mine yet? Asked first, so that a member that cannot win disturbs nobody."""
 
     source: MemberId
     target: MemberId
@@ -87,7 +87,8 @@ class Diverged(NamedTuple):
 class Append(NamedTuple):
     """The bytes [start, end) of my log come behind this; the byte before them is of `before_term`, and `records` begin in them.
 
-    With start == end there are none: it only says that our logs agree up to here. Whoever sends it may end it earlier (`ending`)."""
+    With start == end there are none: it only says that our logs agree up to here. The sender may end it earlier (`ending`), and
+    never later: of what lies behind its end it knows no term records."""
 
     source: MemberId
     target: MemberId
@@ -100,7 +101,8 @@ class Append(NamedTuple):
     confirmed: int
 
     def ending(self, end: int) -> Append:
-        """The same with an earlier end, or a later one that has no further term records."""
+        """The same with an earlier end."""
+        assert self.start <= end <= self.end, f"[{self.start}, {self.end}) cannot end at {end}"
         if end == self.end:
             return self
         return self._replace(end=end, records=tuple(record for record in self.records if record.start < end))

@@ -188,22 +188,20 @@ class Broker:
         self.cluster.network.send(effect.message)
 
     def _replicate(self, effect: Replicate) -> None:
-        append = effect.append
         if self.world.happens(0.8):
-            self._do(self._transmit(append))
+            self._do(self._transmit(*effect))
         else:  # a worker reads it
-            self._later(self._disk_delay(), self._transmit_late, append)
+            self._later(self._disk_delay(), self._transmit_late, *effect)
 
-    def _transmit_late(self, append: Append) -> None:
+    def _transmit_late(self, append: Append, wanted: int) -> None:
         leadership = self.node.leadership
         if leadership is not None and leadership.term == append.term and append.start >= self.disk.base.start:
-            self._event(self._transmit, append)
+            self._event(self._transmit, append, wanted)
 
-    def _transmit(self, append: Append) -> list[Effect]:
-        pieces = self.disk.between(append.start, append.end)
+    def _transmit(self, append: Append, wanted: int) -> list[Effect]:
+        # Behind a first piece that is longer than what is wanted, a driver may send more than that piece.
+        pieces = self.disk.between(append.start, append.end if self.world.happens(0.1) else wanted)
         end = pieces[-1].end
-        if end > append.end:
-            append = append._replace(records=self.node.log.terms.between(append.start, end))
         append = append.ending(end)
         self.cluster.network.send(append, pieces)
         return self.node.sent(append.target, append.stream, end)

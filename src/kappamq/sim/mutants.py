@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from kappamq.raft import (
+    Append,
     Ballot,
     Confirmed,
     Cut,
@@ -92,6 +93,14 @@ class ServesBeforeReady(Broker):
             self._confirmed(Confirmed(self.node.log.flushed))
 
     _DO = {**Broker._DO, RoleChanged: _role_changed}
+
+
+class NamesWantedTerms(Broker):
+    """Names the term records of what was wanted, and sends more than that if the first piece is longer."""
+
+    def _transmit(self, append: Append, wanted: int) -> list[Effect]:
+        records = tuple(record for record in append.records if record.start < wanted)
+        return super()._transmit(append._replace(records=records), wanted)
 
 
 class WipedIsTheSame(Cluster):
@@ -282,6 +291,7 @@ MUTANTS: dict[str, Mutant] = {
     "shows-written": Mutant("dispatch before confirmed", ShowsWritten),
     "cut-leaves-tail": Mutant("a cut is not safe against a crash", LeavesTail),
     "serves-before-ready": Mutant("a new leader takes what it found for confirmed", ServesBeforeReady),
+    "terms-not-named": Mutant("bytes are sent without the term record in them", NamesWantedTerms),
     "wiped-votes": Mutant("a member that has lost its disk votes on", Broker, WipedIsTheSame),
     "earlier-terms": Mutant("bytes of earlier terms are confirmed by counting", with_leadership(CountsEarlierTerms)),
     "learners-count": Mutant("learners count for the majority", with_leadership(CountsLearners)),

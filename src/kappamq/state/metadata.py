@@ -127,9 +127,7 @@ class Metadata:
             except NotMaster:
                 pass  # the master records its own, and they come with its log
             except KappaError as error:
-                log.warning(
-                    "a change that the start has made (%s) is not in the log, only in the snapshot: %s", kind, error
-                )
+                log.warning("a change made at start (%s) is not in the log, only in the snapshot: %s", kind, error)
 
     # -- changing ----------------------------------------------------------------------------------------------------------
 
@@ -155,7 +153,7 @@ class Metadata:
             except KappaError as error:
                 if not anyway:
                     raise
-                log.info("the log does not record a change (%s), the snapshot will: %s", kind, error)
+                log.info("could not record a change in the log (%s), the snapshot will have it: %s", kind, error)
         self._apply(table, kind, change, now)
         return end
 
@@ -196,6 +194,10 @@ class Metadata:
         collected before is not saved either: the log that passes its stamp may be another one."""
         self._is_distrusted = True
         self._life += 1
+
+    def is_trusted(self) -> bool:
+        """Whether the tables are what the log says."""
+        return not self._is_distrusted
 
     def reset(self) -> None:
         """Every table back to the beginning, so that `load` gives the state again."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from pathlib import Path
 from random import Random
@@ -52,6 +52,10 @@ class Node:
 
     async def stop(self) -> None:
         await self._stack.aclose()
+
+    def before_each_change(self, call: Callable[[], None]) -> None:
+        """Called before each change on its disk, until it crashes: where it raises an OSError, the disk has failed."""
+        self._disk.before_each = call
 
     async def crash(self, random: Random, kept: float) -> None:
         """`kept`: how likely each change that was not synced is to be there; 1 is kill -9, less is a power cut.

@@ -114,6 +114,39 @@ def test_after_a_crash_it_goes_on_where_it_was(tmp_path: Path, kernel: str, monk
     run(test())
 
 
+@pytest.mark.parametrize(("behind", "follows"), [(0, True), (1 << 20, False)])
+def test_the_disk_follows_while_a_batch_is_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, behind: int, follows: bool
+) -> None:
+    """Its last message is not far from the disk when all are published."""
+    monkeypatch.setattr(publishing, "FLUSH_BYTES", behind)
+    synced: list[int] = []
+
+    async def test() -> None:
+        async with running(tmp_path, kernels()[-1]) as broker, speaking(broker) as client:
+            await make_topic(client, "t")
+            it = Batcher(client)
+            await it.open()
+            transaction = await it.begin(0)
+            assert transaction is not None
+            chunks = [await it.stage(0, transaction, b"%d" % number) for number in range(4)]
+            flush = broker.store.request_flush
+            published = Publishing._publish
+
+            def publish(self: Publishing, *given: object) -> None:
+                monkeypatch.setattr(broker.store, "request_flush", lambda: synced.append(1) or flush())
+                published(self, *given)  # type: ignore[arg-type]
+                broker.writer.end_turn()
+                monkeypatch.setattr(broker.store, "request_flush", flush)
+
+            monkeypatch.setattr(Publishing, "_publish", publish)
+            await it.decide(0, transaction, 4, *chunks)
+            await it.published(0)
+
+    run(test())
+    assert bool(synced) == follows
+
+
 NOT_PLAIN = "CLUSTER\x01forged\x02"
 """A name that only brokers give: the kernel leaves such a message to Python."""
 

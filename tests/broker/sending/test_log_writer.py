@@ -217,6 +217,44 @@ def test_confirmed_is_what_a_power_cut_cannot_take_back(tmp_path: Path, flush: s
     at_desk(tmp_path, "twin", test, flush=flush)
 
 
+def test_all_who_wait_for_the_disk_in_a_turn_share_a_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(desk: Desk) -> None:
+        writes: list[int] = []
+        write = desk.store.write
+        monkeypatch.setattr(desk.store, "write", lambda now_ms: writes.append(now_ms) or write(now_ms))
+        waiting = [desk.writer.confirmed(desk.append()) for _ in range(3)]
+        assert not writes
+        await asyncio.sleep(0)
+        assert len(writes) == 1
+        assert desk.disk.behind == desk.store.log.end, "the disk was asked for all of it, and by nobody else"
+        desk.disk.sync()
+        desk.writer.flush_done()
+        await asyncio.gather(*waiting)
+
+    at_desk(tmp_path, "twin", test)
+
+
+def test_the_disk_follows_what_nobody_waits_for_yet(tmp_path: Path) -> None:
+    async def test(desk: Desk) -> None:
+        size = desk.append()
+        desk.writer.flush_along(size)
+        await asyncio.sleep(0)
+        assert desk.disk.behind == 0, "that few may be behind"
+        end = desk.append()
+        desk.writer.flush_along(size)
+        await asyncio.sleep(0)
+        assert desk.disk.behind == end
+        desk.disk.sync()
+        desk.writer.flush_done()
+        assert desk.store.marks.confirmed.offset == end
+        desk.append()
+        desk.writer.flush_along(size)
+        await asyncio.sleep(0)
+        assert desk.disk.behind == 0
+
+    at_desk(tmp_path, "twin", test)
+
+
 @pytest.mark.parametrize("flush", ["async", "sync"])
 def test_a_disk_that_fails_is_told_to_everybody_who_waits(tmp_path: Path, flush: str) -> None:
     async def test(desk: Desk) -> None:
@@ -224,7 +262,7 @@ def test_a_disk_that_fails_is_told_to_everybody_who_waits(tmp_path: Path, flush:
         end = desk.append()
         desk.writer.park(peer, Frame(code=0, opaque=1, flag=1).encode(), end, 100)
         waiting = desk.writer.confirmed(end)
-        desk.store.request_flush()
+        desk.writer.end_turn()
         desk.disk.break_down()
         desk.writer.flush_done()
         with pytest.raises(NotAvailable, match="not known to be stored"):

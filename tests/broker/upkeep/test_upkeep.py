@@ -176,6 +176,23 @@ async def test_entries_get_to_their_files(broker: Broker, client: Speaker) -> No
     assert [entry[0] for entry in entries] == [record.log_offset for record in await client.read("t")]
 
 
+@on_broker(store={"queue_flush_interval_ms": 3_600_000, "flush_interval_ms": 3_600_000}, flusher=SlowFlusher)
+async def test_queue_files_are_not_made_durable_before_the_log_is(broker: Broker, client: Speaker) -> None:
+    """After a power cut the position would name bytes that the log does not have: it would pass for another broker's."""
+    await make_topic(client, "t")
+    await send(client, 5)
+    broker.upkeep._synced_at = float("-inf")
+    for _ in range(2):
+        await broker.upkeep.write_derived()
+    store = broker.store
+    assert store.derived.noted.synced <= store.marks.flushed.offset < store.derived.noted.dispatched
+    store.request_flush()
+    SlowFlusher.made.sync()
+    await eventually(lambda: store.marks.flushed.offset == store.log.end, text="the log is on disk")
+    await broker.upkeep.write_derived()
+    assert store.derived.noted.synced == store.log.end
+
+
 @on_broker(store=SMALL)
 async def test_the_next_log_file_is_made_before_it_is_needed(broker: Broker, client: Speaker) -> None:
     log = broker.store.log

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
+import time
 from typing import Any
 
 import pytest
 
 from kappamq.client.consumer.inbox import Delivery, Inbox
-from kappamq.client.consumer.listening import STUCK_PER_WORKER_MAX, Listener, Listening
+from kappamq.client.consumer.listening import RUN_S, STUCK_PER_WORKER_MAX, Listener, Listening
 from kappamq.client.consumer.outcomes import EXPIRED
 from kappamq.client.pulling.process_queue import Limits, ProcessQueue
 from kappamq.message import RETRY, MessageQueue, ReceivedMessage, Redeliver
@@ -41,6 +42,15 @@ class Noted:
         return "is noted"
 
 
+def messages(first: int, end: int) -> list[ReceivedMessage]:
+    return [
+        ReceivedMessage(
+            topic="tea", body=b"%d" % n, queue=QUEUE, queue_offset=n, log_offset=0, message_id=str(n), offset_id=""
+        )
+        for n in range(first, end)
+    ]
+
+
 class Setup:
     def __init__(
         self,
@@ -55,13 +65,7 @@ class Setup:
         self.inbox = Inbox()
         self.queue = ProcessQueue(QUEUE, 0, Limits())
         self.noted = noted or Noted(gives_up)
-        messages = [
-            ReceivedMessage(
-                topic="tea", body=b"%d" % n, queue=QUEUE, queue_offset=n, log_offset=0, message_id=str(n), offset_id=""
-            )
-            for n in range(count)
-        ]
-        self.inbox.put(self.queue, self.queue.add(messages, count))
+        self.inbox.put(self.queue, self.queue.add(messages(0, count), count))
         self.listening = Listening(self.inbox, listener, self.noted, workers=workers, name="test", **options)
         self.listening.start()
 
@@ -297,3 +301,135 @@ async def test_waiting_goes_on_when_the_last_failure_was_handled_just_now() -> N
     await eventually_async(lambda: work.listening._ended.is_set() or not work.listening._workers)
     done.set_result(None)
     assert await waiting
+
+
+@on_loop
+async def test_short_calls_make_a_thread_take_several_and_a_stuck_one_gives_the_rest_to_others() -> None:
+    stuck, release = threading.Event(), threading.Event()
+    count = 2000
+
+    def listen(message: ReceivedMessage) -> None:
+        if message.queue_offset == 1500:
+            stuck.set()
+            release.wait(30)
+
+    work = Setup(listen, count, workers=2)
+    await eventually_async(
+        lambda: len(work.noted.done) == count - 1
+    )  # all but that one, though it has neighbours in its thread's hand
+    assert stuck.is_set()
+    assert work.inbox.reach > 1
+    release.set()
+    await work.end()
+    assert sorted(work.noted.done) == list(range(count))
+
+
+@on_loop
+async def test_a_thread_stops_in_the_middle_of_what_it_holds_when_the_queue_is_taken_away() -> None:
+    seen: list[int] = []
+    ready = threading.Event()
+
+    def listen(message: ReceivedMessage) -> None:
+        ready.wait(30)
+        seen.append(message.queue_offset)
+        if message.queue_offset == 700:
+            work.inbox.drop(work.queue)
+
+    work = Setup(listen, 2000, workers=1)
+    ready.set()
+    await eventually_async(lambda: 700 in seen)
+    await work.end()
+    assert (seen, work.noted.done) == (list(range(701)), list(range(701)))
+
+
+@on_loop
+async def test_what_was_processed_is_acknowledged_before_its_queue_goes_though_a_neighbour_is_stuck() -> None:
+    stuck, release = threading.Event(), threading.Event()
+
+    def listen(message: ReceivedMessage) -> None:
+        if message.queue_offset == 40:
+            stuck.set()
+            release.wait(30)
+
+    work = Setup(listen, 60, workers=1)
+    work.inbox.reach = 64
+    work.inbox.put(work.queue, work.queue.add(messages(60, 200), 200))
+    await eventually_async(stuck.is_set)
+    work.inbox.drop(work.queue)
+    assert work.noted.done == list(range(40))
+    release.set()
+    await work.end()
+    assert work.noted.done == list(range(41))
+
+
+@on_loop
+async def test_one_that_waits_for_nothing_needs_no_turn_of_the_loop_and_one_that_waits_delays_no_other() -> None:
+    never = asyncio.Event()
+    tasks: set[object] = set()
+
+    async def listen(message: ReceivedMessage) -> None:
+        tasks.add(asyncio.current_task())
+        async with asyncio.timeout(20):
+            if message.queue_offset % 100 == 0:
+                await never.wait()
+
+    work = Setup(listen, 1000, workers=20)
+    await eventually_async(lambda: len(work.noted.done) == 990)
+    assert None not in tasks
+    never.set()
+    await eventually_async(lambda: len(work.noted.done) == 1000)
+    await work.end()
+    assert sorted(work.noted.done) == list(range(1000))
+
+
+@on_loop
+async def test_a_coroutine_that_has_begun_is_cancelled_as_a_task_is_and_may_go_on() -> None:
+    async def listen(message: ReceivedMessage) -> object:
+        try:
+            async with asyncio.timeout(0.01):
+                await asyncio.sleep(30)
+        except TimeoutError:
+            await asyncio.sleep(0)
+            return Redeliver(level=7)
+        return None
+
+    work = Setup(listen, 1)
+    await eventually_async(lambda: work.noted.not_done)
+    await work.end()
+    assert work.noted.not_done == [([0], Redeliver(level=7))]
+
+
+@on_loop
+async def test_listeners_that_never_wait_leave_the_loop_to_others() -> None:
+    turns = 0
+    turns_seen: list[int] = []
+
+    def turn() -> None:
+        nonlocal turns
+        turns += 1
+        asyncio.get_running_loop().call_soon(turn)
+
+    async def listen(message: ReceivedMessage) -> None:
+        turns_seen.append(turns)
+        time.sleep(RUN_S)  # noqa: ASYNC251 - it computes
+
+    work = Setup(listen, 20, workers=1)
+    work.inbox.reach = 64
+    turn()
+    await eventually_async(lambda: len(work.noted.done) == 20)
+    await work.end()
+    assert len(set(turns_seen)) > 5
+
+
+@on_loop
+async def test_what_fails_among_many_fails_alone() -> None:
+    async def listen(message: ReceivedMessage) -> object:
+        if message.queue_offset == 600:
+            raise RuntimeError("spilled")
+        return Redeliver(level=2) if message.queue_offset == 700 else None
+
+    work = Setup(listen, 1000, workers=1)
+    await eventually_async(lambda: len(work.noted.done) == 998)
+    await work.end()
+    assert work.noted.not_done == [([600], RETRY), ([700], Redeliver(level=2))]
+    assert work.noted.done == [n for n in range(1000) if n not in (600, 700)]

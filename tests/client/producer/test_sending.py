@@ -9,12 +9,17 @@ import pytest
 
 from kappamq.client.admin.admin import AsyncAdmin
 from kappamq.client.consumer.pull_consumer import AsyncPullConsumer
+from kappamq.client.producer.outgoing import single
 from kappamq.client.producer.producer import AsyncProducer
-from kappamq.errors import BrokerError, NotConnected, SendTimeout, TooManyRequests
+from kappamq.client.producer.selection import RoundRobin
+from kappamq.client.producer.sending import Sending
+from kappamq.config.client import ClientConfig
+from kappamq.errors import BrokerError, MaybeStored, NotConnected, SendTimeout, TooManyRequests
 from kappamq.message import Message, MessageQueue, ReceivedMessage, SendResult
 from kappamq.protocol.codes import RequestCode, ResponseCode
 from kappamq.protocol.frame import Frame, reply
 from kappamq.protocol.headers.client import SendMessageV2
+from kappamq.protocol.leader_hint import not_known
 from kappamq.protocol.records import properties
 from tests.client.fake import FakeBroker, Peer, fake_cluster, never
 from tests.client.loop import on_loop
@@ -211,3 +216,45 @@ async def test_a_connection_that_is_lost_before_the_answer_leaves_it_open() -> N
         cluster.broker.script(SEND, hang_up)
         with pytest.raises(NotConnected, match="before it had answered: it may have been stored"):
             await producer.send(Message("tea", b"x"))
+
+
+def maybe(peer: Peer, frame: Frame) -> Frame:
+    """The broker led when it took the message, and does not any more."""
+    return reply(frame, ResponseCode.SERVICE_NOT_AVAILABLE, not_known("another broker leads now"))
+
+
+@on_loop
+async def test_what_may_have_been_stored_is_tried_again_as_often_as_the_producer_is_told_to() -> None:
+    async with fake_cluster(tea=1) as cluster, AsyncProducer(**cluster.options(send_retries=2)) as producer:
+        cluster.broker.script(SEND, *[maybe] * 9)
+        with pytest.raises(MaybeStored, match="not known to be stored: another broker leads now"):
+            await producer.send(Message("tea", b"x"), timeout=30)
+        frames = cluster.broker.seen(SEND)
+        ids = {properties.decode(SendMessageV2.decode(frame.ext).properties or "")["UNIQ_KEY"] for frame in frames}
+        assert (len(frames), len(ids)) == (3, 1)
+
+
+@on_loop
+async def test_a_refusal_does_not_hide_that_an_earlier_try_may_have_been_stored() -> None:
+    async with fake_cluster(tea=1) as cluster, AsyncProducer(**cluster.options(send_retries=2)) as producer:
+
+        def deposed(peer: Peer, frame: Frame) -> Frame:
+            cluster.broker.broker_id = 1
+            return maybe(peer, frame)
+
+        cluster.broker.script(SEND, deposed)
+        with pytest.raises(SendTimeout, match="it may have been stored"):
+            await producer.send(Message("tea", b"x"), timeout=1)
+
+
+def test_a_request_that_is_partly_kept_is_the_one_that_its_header_makes() -> None:
+    config = ClientConfig()
+    sending = Sending(config, "g", RoundRobin())
+    for number in range(3):
+        for queue in (MessageQueue("tea", "a", 0), MessageQueue("tea", "b", 1), MessageQueue("milk", "a", 0)):
+            message = Message(queue.topic, b"x%d" % number, tags="t" * number, flag=number // 2)
+            outgoing = single(message, f"id {number}", 1_000 + number, config, sys_flag=number)
+            made = sending.request(outgoing, queue)
+            header = outgoing.header("g", queue.queue_id, queue.broker, config)
+            assert (made.code, made.ext, made.body) == (outgoing.code, header.encode(), outgoing.body)
+    assert sending.request(outgoing, queue).opaque != made.opaque

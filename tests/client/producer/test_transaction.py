@@ -15,6 +15,7 @@ from kappamq.errors import (
     ConfigError,
     IllegalMessage,
     InvalidParameter,
+    MaybeStored,
     NoPermission,
     NotAvailable,
     NotConnected,
@@ -25,6 +26,7 @@ from kappamq.message import Decision, Message, ReceivedMessage
 from kappamq.protocol.codes import RequestCode, ResponseCode
 from kappamq.protocol.frame import Frame, reply
 from kappamq.protocol.headers.client import EndTransaction, SendMessageResponse, SendMessageV2
+from kappamq.protocol.leader_hint import not_known
 from kappamq.protocol.records import properties
 from kappamq.testing import BrokerKit
 from tests.client.fake import FakeCluster, Peer, fake_cluster, hang_up, never
@@ -196,13 +198,18 @@ async def test_a_half_is_tried_elsewhere_only_if_it_was_certainly_not_stored() -
                 assert t.result.queue.broker == "broker-1"
 
 
-@pytest.mark.parametrize("fault", [never, hang_up, 1])
+def maybe(peer: Peer, frame: Frame) -> Frame:
+    """The broker led when it took the half, and does not any more."""
+    return reply(frame, ResponseCode.SERVICE_NOT_AVAILABLE, not_known("another broker leads now"))
+
+
+@pytest.mark.parametrize("fault", [never, hang_up, 1, maybe])
 @on_loop
 async def test_a_half_that_may_have_been_stored_is_not_sent_twice(fault: Any) -> None:
     async with producing(brokers=2, send_timeout_ms=1000) as (cluster, producer):
         for broker in cluster.brokers:
             broker.script(SEND, fault)
-        with pytest.raises((SendTimeout, NotConnected, BrokerError)):
+        with pytest.raises((SendTimeout, NotConnected, BrokerError, MaybeStored)):
             async with producer.transaction(TEA):
                 raise AssertionError("the work must not begin")
         (frame,) = [frame for broker in cluster.brokers for frame in broker.seen(SEND)]
@@ -242,7 +249,7 @@ async def test_a_half_that_is_not_safe_is_rolled_back() -> None:
 # -- what can go wrong with the end ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("fault", [never, hang_up, 1, 14, 604])
+@pytest.mark.parametrize("fault", [never, hang_up, 1, 14, 604, maybe])
 @on_loop
 async def test_an_end_that_is_lost_is_left_to_the_question(fault: Any, caplog: pytest.LogCaptureFixture) -> None:
     """The work is done: it would help nobody to raise now. The broker asks, and gets the same answer."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from itertools import pairwise
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from kappamq.errors import ConfigError, DataLoss
 from kappamq.message import MessageQueue
+from kappamq.spark.dividing import task_count
 from kappamq.spark.topic.options import EARLIEST, LATEST, OnDataLoss, Position
 from kappamq.spark.topic.planning import (
     RETENTION,
@@ -86,10 +88,22 @@ def test_tasks_cover_every_message_once(sizes: list[tuple[int, int]], at_least: 
         assert sum(piece.count for piece in mine) == one.count
         assert all(earlier.stop == later.start for earlier, later in pairwise(mine))
         assert not one.count or (mine[0].start, mine[-1].stop) == (one.start, one.stop)
-    assert all(piece.count <= TASK_ROWS_MAX for piece in pieces)
     assert tasks(ranges, at_least) == made, "Spark may ask again"
-    if at_least == 1:
-        assert all(sum(piece.count for piece in task) >= TASK_ROWS_MIN for task in made[:-1])
+    counts = [sum(piece.count for piece in task) for task in made]
+    total = sum(counts)
+    assert all(counts)
+    assert len(made) >= min(at_least, total)
+    assert all(abs(count - total / len(made)) <= total / len(made) / 4 + 1 for count in counts), "as long as each other"
+    assert all(count <= 1.25 * TASK_ROWS_MAX + 1 for count in counts)
+    if total:
+        assert len(made) == min(total, task_count(total, least=TASK_ROWS_MIN, most=TASK_ROWS_MAX, at_least=at_least))
+
+
+def test_a_queue_that_nearly_fills_a_task_is_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    sizes = (100_100, 99_900, 100_050, 99_950)
+    ranges = [QueueRange(MessageQueue("t", "b", number), 0, size) for number, size in enumerate(sizes)]
+    assert tasks(ranges) == [(one,) for one in ranges]
 
 
 def test_no_fewer_tasks_than_wanted() -> None:

@@ -51,6 +51,23 @@ def test_the_end_is_where_the_last_record_ends(store: Path) -> None:
             (store / "aside").rename(store / "kappamq.position")
 
 
+def test_a_store_without_a_checkpoint_yet_is_not_searched(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new broker writes its position long before its first checkpoint."""
+    copy = tmp_path / "copy"
+    shutil.copytree(store, copy)
+    (copy / "checkpoint").unlink()
+    position, _why = Position.load(copy / "kappamq.position")
+    assert position is not None
+    replace(position, checkpoint=bytes(40), checkpoint_before=bytes(40)).save(copy / "kappamq.position")
+    searched: list[int] = []
+    with StoreReader(copy) as reader:
+        monkeypatch.setattr(reader.log, "next_good", searched.append)
+        assert Stretches(reader).end() == position.dispatched
+    assert not searched
+
+
 def test_boundaries_behind_an_offset(store: Path) -> None:
     with StoreReader(store) as reader:
         begins = sorted(record.log_offset for record in reader.read_log() if record.topic == "tea")

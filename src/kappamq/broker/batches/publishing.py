@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 
 _AFTER_REFUSAL_MS: Final = 1000
 _AT_ONCE_MS: Final = 0
+FLUSH_BYTES: Final = 2 << 20
+"""Published messages that are not on disk: a batch is reported as published when the last of them is."""
 PART_ROWS: Final = 100
 """Of a chunk with messages that are not plain, such as delayed ones: they take the loop some microseconds each."""
 
@@ -122,7 +124,7 @@ class Publishing:
             record = None
         if record is None:
             log.error(
-                "scope %s: a chunk of batch %d cannot be read any more: %d messages for topic %s are lost",
+                "scope %s: a chunk of batch %d can no longer be read: %d messages for topic %s are lost",
                 staged.scope, staged.number, rows, chunk.topic,
             )  # fmt: skip
             dropped = rows
@@ -138,16 +140,17 @@ class Publishing:
                 self._appender.append_copies([], [change])
             elif not self._store_messages(staged, topic, chunk, record, change):
                 return  # the rest in the next slices
+            self._appender.flush_along(FLUSH_BYTES)
         except IllegalMessage as error:
             # Staging checks for it; settings may have changed since. It must not keep all others from being published.
             log.error(
-                "scope %s: %d messages of batch %d for topic %s cannot be stored any more (%s): they are dropped",
+                "scope %s: %d messages of batch %d for topic %s can no longer be stored (%s): they are dropped",
                 staged.scope, rows, staged.number, chunk.topic, error,
             )  # fmt: skip
             self._appender.change("chunk-published", [staged.transaction, chunk.place, rows])
         except KappaError as error:
             if str(error) != self._refused:
-                log.warning("decided batches wait: %s", error)
+                log.warning("publishing decided batches is delayed: %s", error)
             self._refused = str(error)
             self._not_before_ms = now_ms + _AFTER_REFUSAL_MS
             self._drafts = None  # placers may have changed some

@@ -266,7 +266,7 @@ class Registration:
                     server.registered = False
                     server.wake.set()
             except Exception:
-                log.exception("sending a beat to name server %s failed", server.address)
+                log.exception("could not send a heartbeat to name server %s", server.address)
             await asyncio.sleep(max(0.0, BEAT_S - (loop.time() - began)))
 
     async def _beat_once(self, server: _NameServer) -> bool:
@@ -286,7 +286,7 @@ class Registration:
         except RequestTimeout:
             server.missed += 1
             if server.missed >= MISSED_MAX:
-                log.warning("name server %s answers no beats, connecting again", server.address)
+                log.warning("name server %s does not answer heartbeats, reconnecting", server.address)
                 channel.close()
             return server.missed < MISSED_MAX
         except (KappaError, OSError):
@@ -362,7 +362,7 @@ class Registration:
             if isinstance(error, RequestTimeout) and server.channel is not None:
                 server.channel.close()  # whatever hangs there, the next try begins anew
             if not server.complained:
-                log.warning("registration at name server %s failed, trying again: %s", server.address, error)
+                log.warning("registration at name server %s failed, retrying: %s", server.address, error)
                 server.complained = True
 
     async def _everything(self, role: tuple[int, int]) -> bytes:
@@ -417,7 +417,7 @@ class Registration:
                 )
                 await server.channel.request(request(header), timeout=_UNREGISTER_S)
         except (KappaError, OSError) as error:
-            log.info("could not sign off at name server %s: %s", server.address, error)
+            log.info("could not unregister from name server %s: %s", server.address, error)
         finally:
             server.channel.close()
 

@@ -162,6 +162,10 @@ class Appender:
         self._metadata.applied([change], now, end)
         return True
 
+    def flush_along(self, behind_max: int) -> None:
+        """Have the disk follow what is appended, at most so many bytes behind, instead of all at once when somebody waits for it."""
+        self._writer.flush_along(behind_max)
+
     def answerable(self, end: int, *, flushed: bool = True) -> Awaitable[None]:
         """Until a message up to `end` may be answered (with flushed=False: is written). Raises NotAvailable if it fails."""
         return self._writer.answerable(end, flushed=flushed)

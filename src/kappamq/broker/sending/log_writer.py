@@ -21,9 +21,10 @@ from kappamq.broker.events import LogFilePrepared
 from kappamq.broker.sending.gate import CONGESTED, FAILED, NO_ROOM, Gate
 from kappamq.broker.telemetry.latency import PutLatency
 from kappamq.clock import Clock
-from kappamq.errors import Busy, IllegalMessage, NotAvailable, StoreReadOnly
+from kappamq.errors import Busy, IllegalMessage, MaybeStored, NotAvailable, StoreReadOnly
 from kappamq.protocol.codes import FLAG_RESPONSE, ResponseCode
 from kappamq.protocol.frame import decode
+from kappamq.protocol.leader_hint import not_known
 from kappamq.store.log.marks import Mode
 from kappamq.store.message_store import MessageStore
 
@@ -82,6 +83,7 @@ class LogWriter:
         self._loop = asyncio.get_running_loop()
         self.latency = PutLatency(clock.liveness, store.put_count)
         self.turn_ms: int | None = None  # message time of the turn, once something was appended in it
+        self._flush_at_end = False  # of the turn: somebody waits for the disk
         self._congested = False  # as of the end of the last turn: connections that send more are paused
         self._held: set[Sender] = set()
         self._held_since = 0.0
@@ -208,15 +210,24 @@ class LogWriter:
 
     def confirmed(self, end: int) -> asyncio.Future[None]:
         """Done when nobody can take back the log up to `end`, whatever the mode demands of answers; fails with NotAvailable."""
-        if end > self._store.log.end:
-            self.end_turn()
         mark = self._marks.confirmed
         waiter = _Coroutine(self._loop.create_future(), lambda: mark.offset >= end)
         if self._store.failed is not None or not mark.wait(end, (waiter, b"", self._clock.liveness(), 0, 0)):
             waiter.send(b"")
+        elif end > self._store.log.end:
+            self._flush_this_turn()  # with whatever else is appended in it
         else:
             self._store.request_flush()
         return waiter.future
+
+    def flush_along(self, behind_max: int) -> None:
+        """Ask for an fdatasync if more bytes than that are not on disk: who waits for the last of them then waits for few."""
+        if self._store.append_offset - self._marks.flushed.offset > behind_max:
+            self._flush_this_turn()
+
+    def _flush_this_turn(self) -> None:
+        self._flush_at_end = True
+        self.set_turn()
 
     def when_flushed(self, end: int, then: Callable[[], None]) -> None:
         """Ask for an fdatasync, and call `then` when the log is on disk up to `end`, or is known not to get there."""
@@ -237,8 +248,11 @@ class LogWriter:
     def end_turn(self, now_ms: int | None = None) -> None:
         """`now_ms`: what it is by the records that were appended, if not by our clock."""
         self.turn_ms = None
+        flush, self._flush_at_end = self._flush_at_end, False
         try:
             reached = self._store.write(self._clock.message_ms() if now_ms is None else now_ms)
+            if flush:
+                self._store.request_flush()
         except StoreReadOnly as error:
             self._fail(str(error))
             return
@@ -353,7 +367,7 @@ class _Coroutine:
             self.future.set_result(None)
         else:
             self.future.set_exception(
-                NotAvailable("not known to be stored: the disk failed or did not confirm in time")
+                MaybeStored.because("the disk failed, or neither it nor the group has confirmed it in time")
             )
 
     def owe(self, size: int) -> None: ...
@@ -396,7 +410,7 @@ def _with_shortfall(waiter: Waiter, mode: Mode) -> Waiter:
 
 def unknown(answers: bytes, why: str) -> bytes:
     """Answers to sends that may or may not survive a restart."""
-    return with_code(answers, ResponseCode.SERVICE_NOT_AVAILABLE, f"not known to be stored: {why}")
+    return with_code(answers, ResponseCode.SERVICE_NOT_AVAILABLE, not_known(why))
 
 
 def with_code(answers: bytes, code: ResponseCode, remark: str) -> bytes:

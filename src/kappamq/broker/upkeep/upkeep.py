@@ -20,7 +20,6 @@ from kappamq.store.derived import DerivedWork
 
 log = logging.getLogger(__name__)
 
-_SYNC_DERIVED_S = 30.0
 _SAVE_OFFSETS_S = 30.0
 _LOOK_S = 1.0  # a changed interval takes effect within this
 HOT_BYTES = min(1 << 30, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 8)
@@ -164,6 +163,7 @@ class Upkeep:
             self._derived_count = self._store.arrived_count
             now = self._clock.liveness()
             try:
+                await self._sync_derived(now)
                 if (
                     work.entries
                     or work.index
@@ -173,15 +173,23 @@ class Upkeep:
                     await self._write(self._store.write_derived, work)
                     self._last_work = work
                     await self._entered(work)
-                if work.complete and now - self._synced_at > _SYNC_DERIVED_S:
-                    self._synced_at = now
-                    await self._write(self._store.sync_derived, self._last_work)
             except OSError as error:
                 self._cannot_write(error, now)
             else:
                 self._unwritable_since = None
                 if self._gate.open(FILES):
-                    log.info("taking messages again: queue and index files can be written")
+                    log.info("accepting messages again: queue and index files can be written")
+
+    async def _sync_derived(self, now: float) -> None:
+        """Make durable what the last round has written, once its log is: after a power cut, files that are ahead of the log would pass
+        for those of another one. A leader enters what its followers have on disk, before its own has it."""
+        work = self._last_work
+        due = self._synced_at + self._store.config.queue_sync_interval_ms / 1000
+        if work is None or not work.complete or now < due:
+            return
+        if work.dispatched <= self._store.marks.flushed.offset:
+            self._synced_at = now
+            await self._write(self._store.sync_derived, work)
 
     def _cannot_write(self, error: OSError, now: float) -> None:
         """Entries that have no file stay in memory: there must not be more and more of them."""
@@ -213,7 +221,7 @@ class Upkeep:
         try:
             self._offsets.record_commits()
         except KappaError as error:
-            log.info("consumer offsets were not recorded: %s", error)
+            log.info("could not record consumer offsets: %s", error)
             return False
         return True
 
@@ -299,7 +307,9 @@ class Upkeep:
                 try:
                     await keeper.renew_below(log_min)
                 except (KappaError, OSError) as error:  # then its part of the log stays
-                    log.warning("%s could not copy what it needs of old log files: %s", type(keeper).__name__, error)
+                    log.warning(
+                        "%s could not copy the records it needs from old log files: %s", type(keeper).__name__, error
+                    )
             if self._role_keepers is not role_keepers:
                 return 0  # the role has ended meanwhile
             needed_from = min([self._metadata.needed_from, *(keeper.needed_from for keeper in keepers)])
@@ -379,7 +389,7 @@ class Upkeep:
             if self._guard.refusing:
                 log.error("refusing messages: %s", self._guard.why)
             else:
-                log.info("taking messages again: %s", usage)
+                log.info("accepting messages again: %s", usage)
                 self._gate.open(DISK_FULL)
         if self._guard.refusing:
             self._gate.close(DISK_FULL, NotAvailable(self._guard.why))

@@ -209,7 +209,7 @@ def check_copies(what: str, about: Mapping[str, str]) -> list[Finding]:
     found = [note(f"{what}: copies", *text.split("; ", 1)) for text in cautions if "; " in text]
     missing = about.get("kappamqCopiesMissing", "nothing")
     if missing != "nothing":
-        advice = "start the slaves and see their logs; until then senders hear code 11"
+        advice = "start the slaves and check their logs; until then senders hear code 11"
         found.append(bad(f"{what}: copies", missing, advice))
     return found
 

@@ -47,11 +47,11 @@ class ConsumeStats:
             stretch.pull_s += seconds
             stretch.pulled += count
 
-    def consumed(self, topic: str, count: int, seconds: float, ok: bool, now: float) -> None:
-        """Record that a listener spent `seconds` on `count` messages."""
+    def consumed(self, topic: str, count: int, seconds: float, ok: bool, now: float, calls: int = 1) -> None:
+        """Record that a listener spent `seconds` on `count` messages, in so many calls."""
         with self._lock:
             stretch = self._current(topic, now)
-            stretch.calls += 1
+            stretch.calls += calls
             stretch.call_s += seconds
             if ok:
                 stretch.done += count

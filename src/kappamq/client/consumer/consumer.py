@@ -137,7 +137,9 @@ class AsyncConsumer(GroupMember):
 
     def _measure(self, delivery: Delivery, seconds: float, ok: bool) -> None:
         queue = delivery.queue
-        self.stats.consumed(queue.queue.topic, len(delivery.messages), seconds, ok, self._now())
+        count = len(delivery.messages)
+        calls = 1 if self.config.consume_batch > 1 else count
+        self.stats.consumed(queue.queue.topic, count, seconds, ok, self._now(), calls)
         queue.consumed_ms = time.time_ns() // 1_000_000
 
     def _consume_now(self) -> Consume | None:

@@ -46,9 +46,18 @@ class Inbox:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._loop_thread = 0
         self._closed = False
+        self.reach = 1
+        """How many messages of one queue a reader takes that does not say how many; so many fewer readers are woken."""
+        self.on_put: Callable[[], None] | None = None
+        self.before_drop: Callable[[], None] | None = None
+        """Called on the loop: when there are messages; and so that what is processed is acknowledged before its queue is dropped."""
 
     def __len__(self) -> int:
         return self._count
+
+    @property
+    def ordered(self) -> bool:
+        return self._ordered
 
     @property
     def closed(self) -> bool:
@@ -75,6 +84,27 @@ class Inbox:
             self._count += added
             wakeable = self._list(queue, added)
         self._wake(wakeable)
+        if self.on_put is not None:
+            self.on_put()
+
+    def put_back(self, delivery: Delivery) -> None:
+        """Let others have what a reader has taken and not begun with. From any thread; not for ordered queues."""
+        queue = delivery.queue
+        with self._threads:
+            if self._closed or queue.dropped:
+                return
+            self._waiting.setdefault(queue, Waiting()).put_first(delivery.messages, delivery.offsets)
+            self._count += len(delivery.messages)
+            wakeable = self._list(queue, len(delivery.messages))
+        self._wake(wakeable)
+
+    def wake_more(self) -> None:
+        """Readers take fewer messages than when they were woken: wake as many as there is work for."""
+        with self._threads:
+            readers = -(-self._count // self.reach)
+            if self._threads_waiting and readers:
+                self._threads.notify(readers)
+        self._wake(readers)
 
     def look_again(self, queue: ProcessQueue) -> None:
         """Check a queue again that was held back: paused, suspended, or not locked by us."""
@@ -85,6 +115,8 @@ class Inbox:
 
     def drop(self, queue: ProcessQueue) -> None:
         """Hand out no more messages of this queue; deliveries in flight stay in flight."""
+        if self.before_drop is not None:
+            self.before_drop()
         queue.dropped = True
         with self._threads:
             waiting = self._waiting.pop(queue, None)
@@ -94,12 +126,12 @@ class Inbox:
 
     # --- taking ---
 
-    def take(self, count_max: int = 1) -> Delivery | None:
-        """Return the next message, or up to `count_max` of one queue; None if there is none. From any thread."""
+    def take(self, count_max: int | None = None) -> Delivery | None:
+        """Return up to `count_max` messages of one queue, by default `reach`; None if there is none. From any thread."""
         with self._threads:
             return self._take(count_max)
 
-    def take_blocking(self, timeout: float | None = None, count_max: int = 1) -> Delivery | None:
+    def take_blocking(self, timeout: float | None = None, count_max: int | None = None) -> Delivery | None:
         """Wait for a message. Returns None after `timeout` seconds, or at once if the inbox is closed."""
         if timeout is not None:
             arguments.seconds("timeout", timeout)
@@ -121,7 +153,7 @@ class Inbox:
                     self._threads_waiting -= 1
             return delivery
 
-    async def take_async(self, timeout: float | None = None, count_max: int = 1) -> Delivery | None:
+    async def take_async(self, timeout: float | None = None, count_max: int | None = None) -> Delivery | None:
         """Like `take_blocking`, for a task on the loop."""
         if timeout is not None:
             arguments.seconds("timeout", timeout)
@@ -226,12 +258,12 @@ class Inbox:
         if queue not in self._listed:
             self._listed.add(queue)
             self._turns.append(queue)
-        wakeable = 1 if self._ordered else messages
+        wakeable = 1 if self._ordered else -(-messages // self.reach)
         if self._threads_waiting:
             self._threads.notify(wakeable)
         return wakeable
 
-    def _take(self, count_max: int) -> Delivery | None:
+    def _take(self, count_max: int | None) -> Delivery | None:
         while self._turns:
             queue = self._turns.popleft()
             self._listed.discard(queue)
@@ -239,7 +271,7 @@ class Inbox:
             # Held back: `look_again` or `done` gives it its next turn.
             if not waiting or queue.dropped or not self._is_open(queue):
                 continue
-            delivery = waiting.take(queue, count_max)
+            delivery = waiting.take(queue, count_max or self.reach)
             self._count -= len(delivery.messages)
             if self._ordered:
                 self._out[queue.queue] = delivery

@@ -1,6 +1,7 @@
 """Calls the application's listener: plain functions in threads, coroutine functions in tasks.
 
-Each worker is a reader of the inbox like any other. A listener that returns acknowledges its messages; if it raises or
+Each worker is a reader of the inbox like any other. While listeners take no time worth mentioning it takes several messages of a queue at
+once; what it has not begun with when one takes longer goes to others. A listener that returns acknowledges its messages; if it raises or
 returns `Redeliver`, `Outcome` decides what happens to them. A listener that exceeds the timeout has failed, too: a task
 is cancelled; a thread cannot be, so it is abandoned and replaced.
 """
@@ -12,13 +13,15 @@ import inspect
 import logging
 import threading
 import time
+import types
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
 from kappamq.client.consumer.inbox import Delivery, Inbox
 from kappamq.client.consumer.outcomes import EXPIRED, Outcome, named
-from kappamq.client.core.calling import is_asynchronous
+from kappamq.client.consumer.waiting import Hand
+from kappamq.client.core.calling import is_asynchronous, resumed
 from kappamq.message import RETRY, Redeliver
 
 log = logging.getLogger(__name__)
@@ -33,19 +36,26 @@ LOOKS_PER_TIMEOUT: Final = 10
 WONDER_S: Final = 0.2
 """A close that takes longer than this logs what it is waiting for."""
 LOOK_S_MAX: Final = 10.0
+REACH_MAX: Final = 64
+"""A worker takes so many messages at once, at most, if they take no time worth mentioning; else one at a time."""
+SLOW_S: Final = 0.0002
+SLOW_SHARE: Final = 8
+"""If more than one of so many messages takes longer than this, workers take fewer at once."""
+LATE_S: Final = 0.01
+"""What lies behind a message for this long is given to other threads."""
+RUN_S: Final = 0.02
+"""Listeners that never wait for anything leave the loop to others after this long."""
 STUCK_PER_WORKER_MAX: Final = 4
 """How many stuck threads are replaced per configured thread; beyond that more threads would not help."""
 
 
 @dataclass(slots=True, eq=False)
 class Worker:
-    """A thread and its current delivery."""
+    """A thread and what it processes."""
 
     thread: threading.Thread
-    delivery: Delivery | None = None
-    since: float = 0.0
+    hand: Hand | None = None
     replaced: bool = False
-    given_up: bool = False  # its delivery was handed back
 
 
 class Listening:
@@ -81,12 +91,15 @@ class Listening:
         self._watching: asyncio.Task[None] | None = None
         self._failures: set[asyncio.Task[None]] = set()
         self._ended = asyncio.Event()
-        self._lock = threading.Lock()
+        self._evening: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
+        if self._batch > 1:
+            self._inbox.reach = self._batch
         if is_asynchronous(self._listener):
             self._tasks = [asyncio.create_task(self._work_in_task()) for _ in range(self._count)]
             return
+        self._inbox.on_put, self._inbox.before_drop = self._expect, self._settle_all
         for _ in range(self._count):
             self._add_thread()
         self._watching = asyncio.create_task(self._watch())
@@ -111,12 +124,16 @@ class Listening:
             return False
         finally:
             notice.cancel()
+            self._settle_all()
+            if self._evening is not None:
+                self._evening.cancel()
             if self._watching is not None:
                 self._watching.cancel()
         return True
 
     def _tell_waiting(self, timeout: float) -> None:
-        in_hand = [worker.delivery for worker in self._workers if worker.delivery is not None] + list(self._in_tasks)
+        hands = [worker.hand for worker in self._workers if worker.hand is not None]
+        in_hand = [hand.one(begun[0]) for hand in hands if (begun := hand.begun()) is not None] + list(self._in_tasks)
         if in_hand:
             listeners = "1 listener" if len(in_hand) == 1 else f"{len(in_hand)} listeners"
             log.warning(
@@ -140,34 +157,104 @@ class Listening:
 
     def _work_in_thread(self, worker: Worker) -> None:
         try:
-            while not worker.replaced and (delivery := self._inbox.take_blocking(count_max=self._batch)) is not None:
-                with self._lock:
-                    worker.delivery, worker.since, worker.given_up = delivery, time.monotonic(), False
-                verdict = self._call(delivery)
-                with self._lock:
-                    worker.delivery = None
-                    given_up = worker.given_up
-                self._note(delivery, worker.since, verdict)
-                if given_up:
-                    log.info("%s: a listener returned after its timeout; its result is ignored", self._who)
-                elif verdict is None:
-                    self._succeed(delivery)
-                else:
-                    self._on_loop(self._fail, delivery, verdict)
+            while not worker.replaced and (delivery := self._inbox.take_blocking()) is not None:
+                worker.hand = hand = Hand(delivery, whole=self._batch > 1)
+                self._process(worker, hand)
+                self._settle(hand)
         finally:
             self._on_loop(self._thread_ended, worker)
 
-    def _call(self, delivery: Delivery) -> Redeliver | None:
-        try:
-            said = self._listener(delivery.messages if self._batch > 1 else delivery.messages[0])
-            if said is not None and inspect.isawaitable(said):
-                if inspect.iscoroutine(said):
-                    said.close()
-                raise TypeError("the listener returned a coroutine: declare it with `async def`")
-        except BaseException:  # also sys.exit() in a listener: keep the thread and the message
-            self._complain(delivery)
-            return RETRY
+    def _process(self, worker: Worker, hand: Hand) -> None:
+        """Call the listener for one message after the other, until others take them away."""
+        listener, inbox, queue, messages = self._listener, self._inbox, hand.delivery.queue, hand.delivery.messages
+        slow = done = failed_s = 0.0
+        began = now = time.monotonic()
+        while True:
+            try:
+                number = hand.left.popleft()
+            except IndexError:
+                break
+            if queue.paused or queue.dropped or inbox.closed or worker.replaced:
+                hand.left.appendleft(number)
+                self._hand_on(hand)
+                break
+            since = now
+            hand.current.append((number, since))
+            try:
+                said = listener(messages if hand.whole else messages[number])
+                verdict = None if said is None else self._verdict(said)
+            except BaseException:  # also sys.exit() in a listener: keep the thread and the message
+                self._complain(hand.one(number))
+                verdict = RETRY
+            now = time.monotonic()
+            slow += now - since > SLOW_S
+            try:
+                hand.current.pop()
+            except IndexError:
+                log.info("%s: a listener returned after its timeout; its result is ignored", self._who)
+                break
+            if verdict is None:
+                hand.finish(number)
+                done += 1
+            else:
+                failed_s += now - since
+                self._note(hand.one(number), now - since, verdict)
+                self._on_loop(self._fail, hand.one(number), verdict)
+        if done:
+            self._note(hand.delivery if hand.whole else hand.delivery.part(0, int(done)), now - began - failed_s, None)
+        if hand.whole or inbox.ordered:
+            return
+        if slow * SLOW_SHARE > done:
+            inbox.reach = max(1, inbox.reach // 2)
+            inbox.wake_more()
+        elif done >= inbox.reach:
+            inbox.reach = min(REACH_MAX, inbox.reach * 2)
+            if self._evening is None:
+                self._on_loop(self._expect)
+
+    def _verdict(self, said: object) -> Redeliver | None:
+        if inspect.isawaitable(said):
+            if inspect.iscoroutine(said):
+                said.close()
+            raise TypeError("the listener returned a coroutine: declare it with `async def`")
         return said if isinstance(said, Redeliver) else None
+
+    def _settle(self, hand: Hand) -> None:
+        for delivery in hand.take_finished():
+            self._succeed(delivery)
+
+    def _hand_on(self, hand: Hand) -> None:
+        """Let other threads have what this one has not begun with."""
+        left = hand.take_left()
+        if left is not None:
+            self._inbox.put_back(left)
+
+    def _settle_all(self) -> None:
+        for worker in list(self._workers):
+            if worker.hand is not None:
+                self._settle(worker.hand)
+
+    def _expect(self) -> None:
+        if self._inbox.reach > 1 and self._evening is None and not self._inbox.closed:
+            self._evening = self._loop.call_later(LATE_S, self._even_out)
+
+    def _even_out(self) -> None:
+        """Let others have what lies behind a message that takes longer than those before it."""
+        self._evening = None
+        late, working = time.monotonic() - LATE_S, False
+        for worker in list(self._workers):
+            hand = worker.hand
+            if hand is None:
+                continue
+            begun = hand.begun()
+            working |= begun is not None or bool(hand.left)
+            if begun is not None and begun[1] < late:
+                self._hand_on(hand)
+                self._settle(hand)
+        if len(self._inbox):
+            self._inbox.wake_more()
+        if working or len(self._inbox):
+            self._expect()
 
     async def _watch(self) -> None:
         """Replace threads whose listener does not return in time."""
@@ -180,26 +267,30 @@ class Listening:
                     log.exception("%s: could not start a replacement for a stuck listener thread", self._name)
 
     def _look_after(self, worker: Worker) -> None:
-        with self._lock:
-            delivery = worker.delivery
-            if delivery is None or worker.replaced or time.monotonic() - worker.since < self._timeout_s:
-                return
-            if self._inbox.closed or self._stuck >= self._count * STUCK_PER_WORKER_MAX:
-                return
-            worker.replaced = True
-            worker.given_up = self._outcome.gives_up(delivery)
+        hand = worker.hand
+        begun = hand.begun() if hand is not None else None
+        if hand is None or begun is None or worker.replaced or time.monotonic() - begun[1] < self._timeout_s:
+            return
+        if self._inbox.closed or self._stuck >= self._count * STUCK_PER_WORKER_MAX:
+            return
+        delivery = hand.one(begun[0])
+        given_up = self._outcome.gives_up(delivery)
+        worker.replaced = True
+        if given_up and not hand.give_up(begun):
+            worker.replaced = False  # it has come back
+            return
         what_next = (
-            f"it {self._outcome.forecast(delivery, EXPIRED)}"
-            if worker.given_up
-            else "its queue is blocked until it returns"
+            f"it {self._outcome.forecast(delivery, EXPIRED)}" if given_up else "its queue is blocked until it returns"
         )
         log.warning(
             "%s: a listener has been processing %s for more than %g s (consume_timeout_ms); another thread takes over, and %s",
             *(self._who, named(delivery), self._timeout_s, what_next),
         )
         self._stuck += 1
+        self._hand_on(hand)
+        self._settle(hand)
         self._add_thread()
-        if worker.given_up:
+        if given_up:
             self._fail(delivery, EXPIRED)
 
     def _thread_ended(self, worker: Worker) -> None:
@@ -211,23 +302,83 @@ class Listening:
     # --- tasks ---
 
     async def _work_in_task(self) -> None:
-        while (delivery := await self._inbox.take_async(count_max=self._batch)) is not None:
-            began = time.monotonic()
-            self._in_tasks.add(delivery)
-            try:
-                verdict = await self._await(delivery)
-            finally:
-                self._in_tasks.discard(delivery)
-            self._note(delivery, began, verdict)
-            if verdict is None:
-                self._succeed(delivery)
-            else:
-                self._fail(delivery, verdict)
+        ran = time.monotonic()
+        while (delivery := await self._inbox.take_async()) is not None:
+            suspended = self._run(delivery, ran + RUN_S)
+            if suspended is not None:
+                one, began, coroutine, awaited = suspended
+                self._in_tasks.add(one)
+                try:
+                    verdict = await self._await(one, coroutine, awaited)
+                finally:
+                    self._in_tasks.discard(one)
+                self._note(one, time.monotonic() - began, verdict)
+                if verdict is None:
+                    self._succeed(one)
+                else:
+                    self._fail(one, verdict)
+                ran = time.monotonic()
+            elif time.monotonic() - ran > RUN_S:
+                await asyncio.sleep(0)  # the loop has other work, too
+                ran = time.monotonic()
 
-    async def _await(self, delivery: Delivery) -> Redeliver | None:
+    def _run(self, delivery: Delivery, until: float) -> tuple[Delivery, float, Awaitable[Any], Any] | None:
+        """Process messages until a listener has to wait for something. Returns that one's, its coroutine and what it awaits.
+
+        Nearly as cheap as a function: it runs in the task of its worker as far as it gets, and needs a time limit only if it waits."""
+        queue, inbox = delivery.queue, self._inbox
+        given: list[Any] = [delivery.messages] if self._batch > 1 else delivery.messages
+        first = number = 0  # those before `number`, from `first` on, are done and not settled
+        began = since = time.monotonic()
+
+        def settle() -> None:
+            if number > first:
+                done = delivery if self._batch > 1 else delivery.part(first, number)
+                self._note(done, time.monotonic() - began, None)
+                self._succeed(done)
+
+        try:
+            for number, one in enumerate(given):
+                if number:
+                    since = time.monotonic()
+                    if since > until or queue.paused or queue.dropped or inbox.closed:
+                        inbox.put_back(delivery.part(number, len(given)))
+                        return None
+                try:
+                    coroutine = self._listener(one)
+                    if type(coroutine) is not types.CoroutineType:
+                        waits = coroutine, None  # of an object that says it is asynchronous
+                    else:
+                        waits = coroutine, coroutine.send(None)
+                except StopIteration as end:
+                    if end.value is None or not isinstance(end.value, Redeliver):
+                        continue
+                    verdict = end.value
+                except (Exception, asyncio.CancelledError):
+                    self._complain(delivery if self._batch > 1 else delivery.part(number, number + 1))
+                    verdict = RETRY
+                else:
+                    if len(given) > 1:
+                        inbox.reach = 1
+                        if number + 1 < len(given):
+                            inbox.put_back(delivery.part(number + 1, len(given)))
+                    return delivery if self._batch > 1 else delivery.part(number, number + 1), since, *waits
+                settle()
+                failed = delivery if self._batch > 1 else delivery.part(number, number + 1)
+                self._note(failed, time.monotonic() - since, verdict)
+                self._fail(failed, verdict)
+                first, began = number + 1, time.monotonic()
+            number = len(given)
+        finally:
+            settle()
+        if self._batch == 1 and not inbox.ordered and len(given) >= inbox.reach:
+            inbox.reach = min(REACH_MAX, inbox.reach * 2)
+        return None
+
+    async def _await(self, delivery: Delivery, coroutine: Any, awaited: Any) -> Redeliver | None:
         try:
             async with asyncio.timeout(self._timeout_s) as limit:
-                said = await self._listener(delivery.messages if self._batch > 1 else delivery.messages[0])
+                said = await (resumed(coroutine, awaited) if type(coroutine) is types.CoroutineType else coroutine)
         except (Exception, asyncio.CancelledError):
             if limit.expired():
                 log.warning(

@@ -28,12 +28,85 @@ class Delivery:
     def message(self) -> ReceivedMessage:
         return self.messages[0]
 
+    def part(self, first: int, end: int) -> Delivery:
+        """The messages [first, end)."""
+        if not first and end == len(self.messages):
+            return self
+        return Delivery(self.queue, self.messages[first:end], self.offsets[first:end])
+
     def acknowledge(self, first: int = 0, end: int | None = None) -> None:
         """Acknowledge the messages [first, end), by default all."""
         if not first and end is None and len(self.offsets) == 1:
             self.queue.acknowledge(self.offsets[0])
             return
         self.queue.acknowledge_all(self.offsets[first:end])
+
+
+class Hand:
+    """Messages that a thread processes one after the other, each with the time at which its listener was called.
+
+    The thread takes at the front of `left`, and others at the end, if it is stuck. Each step is a single operation of a deque, and these
+    are atomic: nobody waits for a lock. `whole`: the listener gets all messages at once."""
+
+    __slots__ = ("_finished", "current", "delivery", "left", "whole")
+
+    def __init__(self, delivery: Delivery, *, whole: bool) -> None:
+        self.delivery = delivery
+        self.whole = whole
+        self.left: deque[int] = deque((0,) if whole else range(len(delivery.messages)))
+        self.current: deque[tuple[int, float]] = deque()  # at most one
+        self._finished: deque[int] = deque()
+
+    def one(self, number: int) -> Delivery:
+        """What the listener gets with this number."""
+        return self.delivery if self.whole else self.delivery.part(number, number + 1)
+
+    def finish(self, number: int) -> None:
+        self._finished.append(number)
+
+    def begun(self) -> tuple[int, float] | None:
+        """The number of the message that is being processed, and since when."""
+        try:
+            return self.current[0]
+        except IndexError:
+            return None
+
+    def give_up(self, begun: tuple[int, float]) -> bool:
+        """Take the message from its thread. Returns False if the thread has come back with it a moment ago."""
+        try:
+            self.current.remove(begun)
+        except (ValueError, IndexError):
+            return False
+        return True
+
+    def take_left(self) -> Delivery | None:
+        """What the thread has not begun with; it gets none of it."""
+        first = last = -1
+        while True:
+            try:
+                first = self.left.pop()
+            except IndexError:
+                break
+            last = max(last, first)
+        return self.delivery.part(first, last + 1) if first >= 0 else None
+
+    def take_finished(self) -> list[Delivery]:
+        """What was processed since the last call, those that follow each other together."""
+        found: list[Delivery] = []
+        first = end = 0
+        while True:
+            try:
+                number = self._finished.popleft()
+            except IndexError:
+                break
+            if number != end:
+                if end > first:
+                    found.append(self.delivery.part(first, end))
+                first = number
+            end = number + 1
+        if end > first:
+            found.append(self.delivery if self.whole else self.delivery.part(first, end))
+        return found
 
 
 class Waiting:
@@ -57,8 +130,8 @@ class Waiting:
             self._count += len(part[0])
         return len(part[0])
 
-    def put_first(self, messages: Iterable[ReceivedMessage]) -> None:
-        part = _part(messages)
+    def put_first(self, messages: Iterable[ReceivedMessage], offsets: Sequence[int] | None = None) -> None:
+        part = _part(messages) if offsets is None else (list(messages), offsets)
         if self._at:
             first, offsets = self._parts.popleft()
             self._parts.appendleft((first[self._at :], offsets[self._at :]))

@@ -5,13 +5,35 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from collections.abc import Callable
+import types
+from collections.abc import Callable, Coroutine, Generator
 from typing import Any
 
 
 def is_asynchronous(call: Callable[..., Any]) -> bool:
     inside = getattr(call, "__call__", None)  # noqa: B004 - an object may have a coroutine as its __call__
     return inspect.iscoroutinefunction(call) or inspect.iscoroutinefunction(inside)
+
+
+@types.coroutine
+def resumed(coroutine: Coroutine[Any, Any, Any], awaited: Any) -> Generator[Any, Any, Any]:
+    """Wait for a coroutine whose first step has been made, by `send(None)`, and which awaits `awaited`."""
+    # What `await` does; it refuses coroutines that have begun.
+    step: Callable[[Any], Any]
+    while True:
+        try:
+            sent = yield awaited
+        except GeneratorExit:
+            coroutine.close()
+            raise
+        except BaseException as error:
+            step, given = coroutine.throw, error
+        else:
+            step, given = coroutine.send, sent
+        try:
+            awaited = step(given)
+        except StopIteration as stop:
+            return stop.value
 
 
 def in_thread(call: Callable[[Any], Any], given: Any) -> asyncio.Future[Any]:

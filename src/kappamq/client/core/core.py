@@ -28,7 +28,7 @@ from kappamq.client.producer.requests import Requests
 from kappamq.client.pulling.damage import DamageReports
 from kappamq.clock import Clock, SystemClock
 from kappamq.config.client import ClientConfig
-from kappamq.errors import ClientClosed, ClientError, GoingAway, KappaError, NotConnected, for_code
+from kappamq.errors import ClientClosed, ClientError, GoingAway, KappaError, MaybeStored, NotConnected, for_code
 from kappamq.message import MessageQueue
 from kappamq.net.channel import Channel, split_address
 from kappamq.protocol.bodies.clients import ConsumerData, HeartbeatData, ProducerData
@@ -229,7 +229,7 @@ class ClientCore:
                 left = max(MOMENT_S, deadline - now())
                 return await self.ask(address, header, body, timeout=left, accept=accept, again=again)
             except KappaError as error:
-                ambiguous = sent and not again and isinstance(error, ClientError)
+                ambiguous = sent and not again and isinstance(error, (ClientError, MaybeStored))
                 if ambiguous or not await patience.after(error, broker, address):
                     raise
 

@@ -31,6 +31,7 @@ from kappamq.errors import (
     ConfigError,
     IllegalMessage,
     KappaError,
+    MaybeStored,
     NoMaster,
     NotAvailable,
     NotConnected,
@@ -318,8 +319,8 @@ class AsyncTransactionProducer(AsyncProducer):
                 left = max(0.001, deadline - core.clock.liveness())
                 return (await self._deliver(core, [message], outgoing, None, chosen, left))[0]
             except KappaError as error:
-                refused = not isinstance(error, ClientError | ProtocolError) and type(error) is not BrokerError
-                if not tries or not refused or error.retry is Retry.NEVER or core.clock.liveness() >= deadline:
+                in_doubt = isinstance(error, ClientError | ProtocolError | MaybeStored) or type(error) is BrokerError
+                if not tries or in_doubt or error.retry is Retry.NEVER or core.clock.liveness() >= deadline:
                     raise
                 failed = chosen.broker
 

@@ -77,13 +77,16 @@ class Machine:
             StoreConfig(
                 root=ROOT, segment_bytes=self.faults.segment_bytes, queue_file_entries=64, index_slots=101, index_entries=200,
                 timer_file_bytes=16 << 10, message_bytes_max=16 << 10, scrub_enabled=False, retention_hours=0,
-                clean_interval_ms=self.faults.clean_ms, delete_hours=tuple(range(24)), sync_flush_timeout_ms=2000,
+                clean_interval_ms=self.faults.clean_ms, queue_sync_interval_ms=self.faults.sync_queues_ms,
+                delete_hours=tuple(range(24)), sync_flush_timeout_ms=2000,
             ),
             NetConfig(),
             self.clock,
             kernel=self.faults.kernel,
             files=self.disk,
-            copies=CopiesConfig(group="g", members=self._members, member=self.name),
+            copies=CopiesConfig(
+                group="g", members=self._members, member=self.name, append_bytes_max=self.faults.append_bytes_max
+            ),
             machine=Given(bind_ports=self._bind, new_thread=lambda name: Inline(), boot_id=lambda: f"boot {self.boots}"),
         )  # fmt: skip
 

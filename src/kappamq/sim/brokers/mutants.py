@@ -20,8 +20,9 @@ from kappamq.broker.copies.members.member_files import MemberFiles
 from kappamq.broker.upkeep.topic_files import TopicFiles
 from kappamq.broker.upkeep.upkeep import Upkeep
 from kappamq.protocol.records.record import iter_records
-from kappamq.raft import MemberId, Write
+from kappamq.raft import Append, MemberId, Write
 from kappamq.raft.leadership import Leadership
+from kappamq.raft.progress import Progress
 from kappamq.replication import vote_file
 from kappamq.sim.brokers.sim_disk import SimFlusher
 from kappamq.state.locks import QueueLocks
@@ -102,6 +103,15 @@ def _flushes_each_record(self: Group, offset: int) -> None:
             for record in iter_records(bytes(piece)):
                 _flushed(self, record.log_offset)
     _flushed(self, offset)
+
+
+_append = Leadership._append
+
+
+def _names_wanted_terms(self: Leadership, peer: Progress, end: int) -> Append:
+    """The term records of what is wanted, for bytes that may go further."""
+    wanted = min(end, peer.sent + self._settings.append_bytes_max)
+    return _append(self, peer, end)._replace(records=self._log.terms.between(peer.sent, wanted))
 
 
 async def _saves_unconfirmed(self: Upkeep, work: list[Any]) -> set[str]:
@@ -206,6 +216,9 @@ MUTANTS: dict[str, Mutant] = {
         ((TopicFiles, "_forget_files", _forgets_files_at_once),),
     ),
     "half-a-batch": Mutant("half of a batch is confirmed", ((Group, "flushed", _flushes_each_record),)),
+    "terms-not-named": Mutant(
+        "bytes are sent without the term record in them", ((Leadership, "_append", _names_wanted_terms),)
+    ),
     "numbers-stay": Mutant("queue numbers are not rewound by a cut", ((MessageStore, "cut", _cuts_without_numbers),)),
     "deletes-ahead": Mutant(
         "a follower deletes log files before its leader", ((Upkeep, "delete_with_master", _deletes_by_itself),)

@@ -21,8 +21,10 @@ class Faults(settings.Faults):
     full: float = 0.0  # a disk without room, for a while
     segment_bytes: int = 64 << 10
     body_bytes: int = 400
+    append_bytes_max: int = 1 << 20
     work_ms: float = 0.5
     clean_ms: int = 60_000
+    sync_queues_ms: int = 30_000
     lock_ms: int = 60_000
     skews_ms: Mapping[str, int] = field(default_factory=dict)
 
@@ -54,7 +56,9 @@ class Faults(settings.Faults):
             appends=dice.choice((10.0, 30.0, 60.0)),
             pieces_max=dice.choice((1, 4, 16)),
             body_bytes=dice.choice((50, 400, 400, 3000)),
+            append_bytes_max=dice.choice((300, 3_000, 1 << 20, 1 << 20)),
             clean_ms=dice.choice((400, 1_000, 60_000, 60_000)),
+            sync_queues_ms=dice.choice((100, 2_000, 30_000)),
             work_ms=dice.choice((0.1, 1.0, 20.0)),
             lock_ms=dice.choice((500, 2_000, 60_000)),
             skews_ms={name: dice.choice((0, 0, 0, -400, 700, 30_000)) for name in "ABC"},

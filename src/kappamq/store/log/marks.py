@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 from kappamq.protocol.codes import ResponseCode
+from kappamq.protocol.leader_hint import not_known
 from kappamq.store.log.watermark import Watermark
 
 Following = tuple[int, int, int]
@@ -213,7 +214,7 @@ class RaftGroup:
     def late(self, written: int, flushed: int) -> Verdict:
         return Verdict(
             ResponseCode.SERVICE_NOT_AVAILABLE,
-            "not known to be stored: no majority of the group has confirmed it in time",
+            not_known("no majority of the group has confirmed it in time"),
         )
 
     def patience_s(self, flush_timeout_s: float, written: int, flushed: int) -> float:

@@ -14,7 +14,7 @@ from itertools import pairwise
 
 from kappamq.protocol.records.entries import QUEUE_ENTRY
 from kappamq.protocol.records.view import FRONT_BYTES, Front
-from kappamq.store.checkpoint import USED_BYTES, Checkpoint
+from kappamq.store.checkpoint import Checkpoint
 from kappamq.store.files import Files
 from kappamq.store.lock import AbortFile
 from kappamq.store.position import Position
@@ -46,8 +46,8 @@ class Stretches:
         """How far the log may be read: the visible offset of a running broker, else the end that a scan finds. Damage is not the
         end if queues or checkpoint know of records behind it: the reader reaches the damage and reports it."""
         position, _why = Position.load(self._reader.root / "kappamq.position", self._files)
-        if position is None or not position.wrote(self._checkpoint()):
-            checkpoint = Checkpoint.load(self._reader.root / "checkpoint", self._files)
+        checkpoint = Checkpoint.load(self._reader.root / "checkpoint", self._files)
+        if position is None or not position.wrote(checkpoint.encode()):
             return self._behind_damage(self._reader.log.end(), self._newest_known(), checkpoint.physic_ms)
         if self._is_running():
             return position.dispatched
@@ -157,16 +157,6 @@ class Stretches:
         if self._queues is None:
             self._queues = sorted(self._reader.queues(), key=lambda queue: -queue.count)
         return self._queues
-
-    def _checkpoint(self) -> bytes:
-        try:
-            fd = self._files.open(self._reader.root / "checkpoint", writable=False)
-        except OSError:
-            return b""
-        try:
-            return self._files.pread(fd, USED_BYTES, 0)
-        finally:
-            self._files.close(fd)
 
     def _is_running(self) -> bool:
         """Whether the process that opened the store is alive. After a crash its process id may belong to another process: then less is

@@ -228,6 +228,6 @@ def test_a_broker_without_a_group_has_no_members_to_change(tmp_path: Path) -> No
     async def test() -> None:
         async with running(tmp_path) as broker:
             code, why = await asked(broker, "add", "n3", "127.0.0.1:1")
-            assert (code, "belongs to no Raft group" in why) == (ResponseCode.ILLEGAL_OPERATION, True)
+            assert (code, "is not in a Raft group" in why) == (ResponseCode.ILLEGAL_OPERATION, True)
 
     run(test())

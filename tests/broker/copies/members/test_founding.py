@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from kappamq.broker.copies.members.founding import first_vote
+from pathlib import Path
+
+from kappamq.broker.copies.members.founding import first_vote, node_at_start
+from kappamq.broker.copies.members.member_files import MemberFiles
 from kappamq.config.copies import CopiesConfig
+from kappamq.raft import Ballot, MemberId, Members, TermRecord, Terms
 from kappamq.replication.greeting import MemberHello
+from kappamq.replication.vote_file import Vote
+from kappamq.store.files import Files
+from kappamq.store.message_store import MessageStore
+from tests.store.stores import config, make
 
 CONFIG = CopiesConfig(group="g", members={"a": "h:1", "b": "h:2", "c": "h:3"}, member="a")
 
@@ -33,3 +41,29 @@ def test_one_that_comes_to_a_group_that_exists_is_somebody_else() -> None:
         assert vote is not None
         assert vote.member.incarnation > 1
         assert vote.group_id == "theirs"
+
+
+def stored(root: Path, count: int) -> MessageStore:
+    """A store with so many messages more, all of them dispatched."""
+    store = make(config(root), "twin")
+    store.open("boot", enter_up_to=0)
+    for _ in range(count):
+        store.append(("tea", 0, 0, 0, 1_700_000_000_000, bytes(8), 0, 0, b"x" * 100, b""), 1_700_000_000_000)
+    store.write(1_700_000_000_000)
+    return store
+
+
+def test_a_term_record_that_the_log_has_lost_does_not_come_back_when_the_log_has_grown_past_it(tmp_path: Path) -> None:
+    """It was on disk before the log was, or a crash came between a cut and its being taken out."""
+    founders = Members(frozenset(MemberId(name, 1) for name in "abc"))
+    files = MemberFiles(tmp_path, Files())
+    vote = Vote(counter=9, ballot=Ballot(3, None), member=MemberId("a", 1), group_id="g")
+    store = stored(tmp_path, 1)
+    lost = TermRecord(store.log.end, 2, founders)
+    files.save_terms(Terms(TermRecord(0, 0, founders), [TermRecord(0, 1, founders), lost]), "g")
+    assert node_at_start(CONFIG, store, files, vote, 0.0).log.last_term == 1
+    store.close()
+    store = stored(tmp_path, 5)  # of term 1, from another leader
+    assert store.log.end > lost.start
+    assert node_at_start(CONFIG, store, files, vote, 0.0).log.last_term == 1
+    store.close()

@@ -6,21 +6,20 @@ import asyncio
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kappamq.broker.broker import Broker
+from kappamq.broker.copies.members.group import Group
 from kappamq.broker.copies.members.member_files import MemberFiles
 from kappamq.broker.naming.ports import bind_free_ports, close_all
 from kappamq.config.copies import CopiesConfig
-from kappamq.errors import NotMaster, StoreError
+from kappamq.errors import MaybeStored, NotMaster, StoreError, for_code
 from kappamq.protocol.codes import ResponseCode
-from kappamq.raft import TermRecord, Terms
-from kappamq.raft.messages import Beat
-from kappamq.replication import raft_messages
+from kappamq.raft import Confirmed, Cut, TermRecord, Terms
+from kappamq.raft.messages import Append, Beat
 from kappamq.store.files import Files
 from tests.broker.copies.copying import same_logs
 from tests.broker.running import run, running, speaking
@@ -181,6 +180,29 @@ def test_a_leader_without_majority_answers_nothing_with_success(tmp_path: Path) 
     run(test())
 
 
+def test_a_deposed_leader_does_not_say_that_nothing_is_stored(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with members(tmp_path) as group:
+            leader = await group.leader()
+            others = [broker for broker in group.running.values() if broker is not leader]
+            async with speaking(leader) as speaker:
+                assert (await speaker.send("tea", b"first")).code == 0
+                await group.agree()
+                muted = [group_of(broker).connections.peer(group_of(leader).me) for broker in others]
+                for peer in muted:  # they get everything, and what they say to the leader is lost
+                    assert peer is not None
+                    peer.say = lambda content: None  # type: ignore[method-assign]
+                answer = await speaker.send("tea", b"second")
+                assert isinstance(for_code(answer.code, answer.remark), MaybeStored)
+            for peer in muted:
+                del peer.say  # type: ignore[union-attr]
+            async with speaking(await group.leader()) as speaker:
+                await speaker.subscribe("g", "tea")
+                assert [record.body for record in await speaker.read("tea")] == [b"first", b"second"]
+
+    run(test())
+
+
 def test_a_whole_group_restarts(tmp_path: Path) -> None:
     async def test() -> None:
         async with members(tmp_path) as group:
@@ -222,6 +244,12 @@ def test_a_member_with_an_empty_disk_joins_again(tmp_path: Path) -> None:
     run(test())
 
 
+def group_of(broker: Broker) -> Group:
+    group = broker.copies.group
+    assert group is not None
+    return group
+
+
 async def stops_taking_part(group: Members, broken: Broker, why: str) -> None:
     """`broken`, which led, says why it stopped; another one leads, and whoever asks the broken one is sent there."""
     stopped = broken.copies.group
@@ -257,10 +285,35 @@ def test_a_member_whose_node_meets_what_cannot_be_stops_taking_part(tmp_path: Pa
             assert ours is not None
             assert ours.node is not None
             other = next(member for member in ours.node.members.voters if member != ours.node.me)
-            # Somebody else claims to lead in our term.
-            hello = replace(ours.ours(), member=other.name, incarnation=other.incarnation)
-            ours.received(hello, raft_messages.encode(Beat(other, ours.node.me, ours.node.term, 1, 0, 0)))
+            # Somebody else leads in our term. Messages that say so do not get to the node (test_checking.py).
+            node = ours.node
+            ours.event(lambda: node.step(Beat(other, node.me, node.term, 1, 0, 0), ours.now()))
             await stops_taking_part(group, leader, "both lead in term")
+
+    run(test())
+
+
+def test_a_member_that_cannot_do_what_its_node_decides_stops_taking_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the error: what follows would be done on top of something that is missing."""
+
+    async def test() -> None:
+        async with members(tmp_path) as group:
+            leader = await group.leader()
+            follower, other = [group_of(broker) for broker in group.running.values() if broker is not leader]
+            node = follower.node
+            assert node is not None
+
+            def fail(*_arguments: object) -> None:
+                raise ValueError("nobody expects it")
+
+            monkeypatch.setattr(follower, "_confirm", fail)
+            follower._do([Confirmed(node.log.confirmed), Confirmed(node.log.confirmed)])
+            assert (follower.why_stopped, list(follower._todo)) == ("ValueError: nobody expects it", [])
+            monkeypatch.setattr(other._writer, "cut", fail)
+            await other._cut(Cut(other._store.log.end, 1))
+            assert other.why_stopped == "ValueError: nobody expects it"
 
     run(test())
 
@@ -355,5 +408,54 @@ def test_a_member_that_has_lost_its_log_does_not_pass_for_the_one_that_had_it(tm
                 (tmp_path / name / lost).unlink(missing_ok=True)
             with pytest.raises(StoreError, match="has lost its log"):
                 await group.start(name)
+
+    run(test())
+
+
+def test_a_term_that_begins_behind_a_long_message_is_heard_of(tmp_path: Path) -> None:
+    """The message is longer than what is sent at once, so more than was wanted is sent to the member that has missed it all."""
+
+    async def test() -> None:
+        small = {"append_bytes_max": 300}
+        async with members(tmp_path, copies_changes=small) as group:
+            leader = await group.leader()
+            away, other = [name for name, broker in group.running.items() if broker is not leader]
+            async with speaking(leader) as speaker:
+                assert (await speaker.send("tea", b"x")).code == 0
+                await group.agree()
+                await group.stop(away)
+                assert (await speaker.send("tea", b"y" * 10_000)).code == 0
+            operations = leader.copies._operations
+            assert operations is not None
+            await operations.transfer(other)
+            successor = await group.leader(but=leader)
+            async with speaking(successor) as speaker:
+                assert (await speaker.send("tea", b"z")).code == 0
+            back = await group.start(away, copies_changes=small)
+            await group.agree()
+            known = [ours.node.log.terms.records for ours in map(group_of, (back, successor)) if ours.node is not None]
+            assert len(known) == 2
+            assert known[0] == known[1]
+            same_logs(*group.running.values())
+
+    run(test())
+
+
+def test_what_was_read_for_a_leadership_that_has_ended_is_not_sent(tmp_path: Path) -> None:
+    """A worker reads while the leader is deposed, and its log cut and filled by another one."""
+
+    async def test() -> None:
+        async with members(tmp_path) as group:
+            leader = await group.leader()
+            async with speaking(leader) as speaker:
+                assert (await speaker.send("tea", b"x")).code == 0
+            ours = group_of(leader)
+            node = ours.node
+            assert node is not None
+            other = next(member for member in node.members.voters if member != node.me)
+            end = node.log.end
+            order = Append(node.me, other, node.term, 0, 0, end, 0, (), 0)
+            assert await ours._read(order, end) is not None
+            assert await ours._read(order._replace(term=node.term - 1), end) is None
 
     run(test())

@@ -28,9 +28,11 @@ def test_an_end_within_a_record_is_moved_to_where_one_ends(tmp_path: Path) -> No
                 broker.writer.end_turn()
                 ends.append(broker.store.log.end)
             store = broker.store
-            assert whole_end(store, asked(0, store.log.end)) == store.log.end
-            assert whole_end(store, asked(0, ends[2] + 5)) == ends[2]
-            assert whole_end(store, asked(ends[2], ends[2] + 5)) >= ends[3], "the first one, however long it is"
+            end = store.log.end
+            assert whole_end(store, asked(0, end), end) == end
+            assert whole_end(store, asked(0, end), ends[2] + 5) == ends[2]
+            assert whole_end(store, asked(ends[2], end), ends[2] + 5) >= ends[3], "the first one, however long it is"
+            assert whole_end(store, asked(ends[2], ends[3]), ends[2] + 5) == ends[3], "no term records are known behind"
             everything = b"".join(pieces(store, 0, store.log.end))
             assert everything == log_bytes(broker, 0, store.log.end)
             assert len(pieces(store, 0, store.log.end)) == 2, "a piece for each file"

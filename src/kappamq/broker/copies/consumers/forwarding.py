@@ -95,12 +95,8 @@ class Forwarding:
             finally:
                 channel.close()
         except (TimeoutError, KappaError, OSError) as error:
-            log.info(
-                "copies: offsets that were committed here could not be told to %s, trying again: %s", master, error
-            )
+            log.info("copies: could not forward committed offsets to %s, retrying: %s", master, error)
         finally:
             self._running = False
         if told:
-            log.info(
-                "copies: %d offsets that were committed here were told to %s, which refused %d", told, master, refused
-            )
+            log.info("copies: forwarded %d committed offsets to %s, which refused %d", told, master, refused)

@@ -14,10 +14,11 @@ from kappamq.broker.copies.members.term_records import find_terms, term_change
 from kappamq.config.broker import BrokerConfig
 from kappamq.config.copies import CopiesConfig
 from kappamq.errors import StoreError
-from kappamq.raft import Log, MemberId, Members, Node, TermRecord, Terms
+from kappamq.raft import Log, MemberId, Members, Node, RaftSettings, TermRecord, Terms
 from kappamq.raft.effects import Ballot
 from kappamq.replication.greeting import MemberHello
 from kappamq.replication.vote_file import Vote
+from kappamq.store.lock import unusable
 from kappamq.store.message_store import MessageStore
 from kappamq.store.recovery import Recovered
 
@@ -55,10 +56,12 @@ def first_vote(config: CopiesConfig, others: Sequence[MemberHello | None]) -> Vo
     known = next((hello for hello in others if hello is not None and not hello.is_new), None)
     if known is not None:
         group_id, member = known.group_id, _new_member(config.member)
-        log.warning("raft: the group exists, and this member is new in it: it joins as %s and gets everything", member)
+        log.warning(
+            "raft: this member is new in an existing group: it joins as %s and is seeded with everything", member
+        )
     elif all(hello is not None for hello in others):
         group_id, member = f"{config.group}:{','.join(sorted(config.members))}", MemberId(config.member, 1)
-        log.info("raft: all members of group %s are new: the group begins", config.group)
+        log.info("raft: all members of group %s are new: starting the group", config.group)
     else:
         return None
     return Vote(counter=1, ballot=Ballot(0, None), member=member, group_id=group_id)
@@ -98,7 +101,7 @@ def vote_alone(
     me, term, end = _new_member(config.member), terms.last.term + 1, store.log.end
     group_id = f"{config.group}:{me.name}#{me.incarnation}"
     log.warning(
-        "raft: %s begins group %s, with its log up to %d; `kappamq member add` adds others", me, config.group, end
+        "raft: %s starts group %s with its log up to %d; add members with `kappamq member add`", me, config.group, end
     )
     change = term_change(term, me, Members(frozenset({me})), group_id, end)
     return Vote(counter=1, ballot=Ballot(term, me), member=me, group_id=group_id), change
@@ -118,6 +121,7 @@ def node_at_start(config: CopiesConfig, store: MessageStore, files: MemberFiles,
     loaded = files.load_terms()
     terms = loaded[0] if loaded is not None else Terms(TermRecord(0, 0, _founders(config, vote)))
     noted = len({record.term for record in terms.records})
+    read = (terms.base, terms.records)
     terms.cut(max(end, terms.base.start))
     if noted > 1 and not terms.records and end <= terms.base.start:
         # One term's record may have been cut again; of several, all but the last were confirmed.
@@ -126,11 +130,17 @@ def node_at_start(config: CopiesConfig, store: MessageStore, files: MemberFiles,
         )
     find_terms(store, terms)
     terms.trim(store.log.min)
+    if loaded is not None and read != (terms.base, terms.records):
+        try:
+            files.save_terms(terms, vote.group_id)
+        except OSError as error:
+            raise unusable(files.terms_path, error) from error
     try:
         # Only what is confirmed was ever deleted: that counts also if a power cut has brought the deleted files back.
         known = max(store.marks.confirmed.offset, terms.base.start)
         logged = Log(terms, end, min(known, end))
-        return Node(vote.member, vote.ballot, logged, now=now, dice=random.random)
+        settings = RaftSettings(append_bytes_max=config.append_bytes_max)
+        return Node(vote.member, vote.ballot, logged, now=now, dice=random.random, settings=settings)
     except ValueError as error:
         raise StoreError(f"{store.config.root} is not what this member has left: {error}. {AS_NEW}") from None
 

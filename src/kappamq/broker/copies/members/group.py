@@ -12,7 +12,6 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Final
 
 from kappamq.broker.copies.members.checking import checked
@@ -40,7 +39,6 @@ from kappamq.clock import Clock
 from kappamq.config.broker import BrokerConfig
 from kappamq.config.copies import CopiesConfig
 from kappamq.errors import Busy, KappaError, StoreError
-from kappamq.protocol.leader_hint import with_leader
 from kappamq.raft import (
     Append,
     AppendRecord,
@@ -195,13 +193,13 @@ class Group:
 
     def received(self, hello: MemberHello, content: bytes) -> MemberHello:
         node = self.node
-        if node is None:
-            return hello  # we do not belong to the group yet, and say so when we do
+        if node is None or self.why_stopped is not None:
+            return hello  # we do not belong to the group yet, and say so when we do; or take no part in it
         said = raft_messages.decode(content)
         message = said.message
         check_speaker(message, hello, node.term, time.time_ns() // 1_000_000)
         self._fitness.clock_of(hello.member, said.now_ms)
-        hello = replace(hello, incarnation=message.source.incarnation)
+        hello = hello.of_incarnation(message.source.incarnation)
         taken = None if self.seeding.ignores(message) else self._room.taken(message)
         if taken is None:
             return hello
@@ -231,13 +229,13 @@ class Group:
         if self._store.marks.flushed.offset >= end:  # else the store has failed, and says so
             try:
                 self._promise(vote)
-            except OSError as error:
+            except (KappaError, OSError) as error:
                 self._stop_taking_part(str(error))
 
     def _promise(self, vote: Vote) -> None:
         self._files.save_vote(vote)
-        self._vote = vote  # not before it is on disk: if that fails, the next connection tries again
         self._begin(vote)
+        self._vote = vote  # if one of the two fails, the next connection tries again
 
     # -- events ------------------------------------------------------------------------------------------------------------
 
@@ -281,7 +279,7 @@ class Group:
         try:
             effects = call()
         except AssertionError as error:
-            self._stop_taking_part(f"an invariant is broken: {error}")
+            self._stop_taking_part(_reason(error))
         else:
             self._do(effects)
 
@@ -305,10 +303,8 @@ class Group:
         try:
             while self._todo:
                 self._one(self._todo.popleft())
-        except AssertionError as error:
-            self._stop_taking_part(f"an invariant is broken: {error}")
-        except (KappaError, OSError) as error:
-            self._stop_taking_part(str(error))
+        except Exception as error:  # whatever it is, what the node has decided is not done
+            self._stop_taking_part(_reason(error))
         finally:
             self._doing = False
 
@@ -318,7 +314,7 @@ class Group:
             return
         self.why_stopped = why
         self._todo.clear()
-        log.error("raft: this member takes no part until a restart: %s", why)
+        log.error("raft: this member does not take part until it is restarted: %s", why)
         self.connections.end()  # the others need not wait for our silence to grow long
         self._step_down(None)
 
@@ -331,7 +327,7 @@ class Group:
             case Send():
                 self._say(effect.message)
             case Replicate():
-                self._replicate(effect.append)
+                self._replicate(*effect)
             case Write():
                 self._write(effect)
             case AppendRecord():
@@ -357,31 +353,32 @@ class Group:
             now_ms = self._fitness.told_to(self.connections.hello(name))
             peer.say(raft_messages.encode(message, log_min=begins, now_ms=now_ms))
 
-    def _replicate(self, append: Append) -> None:
+    def _replicate(self, append: Append, wanted: int) -> None:
         peer, store, node = self.connections.peer(append.target.name), self._store, self.node
         assert node is not None
         if peer is None:
             return
         if append.start >= store.hot_from:
-            end = whole_end(store, append)
+            end = whole_end(store, append, wanted)
             data = b"".join(pieces(store, append.start, end))
             peer.say(raft_messages.encode(append.ending(end), data))
             self._do(node.sent(append.target, append.stream, end))
         else:
-            peer.say_later(self._read(append))
+            peer.say_later(self._read(append, wanted))
 
-    async def _read(self, append: Append) -> bytes | None:
+    async def _read(self, append: Append, wanted: int) -> bytes | None:
         """Bytes that may have to come from the disk: by a worker."""
         store, node = self._store, self.node
         try:
-            end = await self._worker(whole_end, store, append)
+            end = await self._worker(whole_end, store, append, wanted)
             data = b"".join(await self._worker(pieces, store, append.start, end))
             await self._worker(require_good, store, append.start, data)
         except KappaError:
             self._mender.suspect(append.start)  # what is asked for next may be good
             raise
-        if node is not None:
-            self._ask(lambda: node.sent(append.target, append.stream, end))
+        if node is None or node.leadership is None or node.term != append.term:
+            return None  # what was read may be another leader's already, which has cut off ours
+        self._ask(lambda: node.sent(append.target, append.stream, end))
         return raft_messages.encode(append.ending(end), data)
 
     def _write(self, effect: Write) -> None:
@@ -424,17 +421,14 @@ class Group:
             async with self._upkeep.files_at_rest():
                 self._next_file.finish()
                 log.warning(
-                    "raft: the log is cut from %d to %d: what lies behind was never confirmed",
+                    "raft: the log is cut from %d to %d: the records behind were never confirmed",
                     self._store.log.end,
                     effect.offset,
                 )
                 self._writer.cut(effect.offset)
                 self._save_terms()
-        except AssertionError as error:
-            self._stop_taking_part(f"an invariant is broken: {error}")
-            return
-        except (KappaError, OSError) as error:
-            self._stop_taking_part(str(error))
+        except Exception as error:
+            self._stop_taking_part(_reason(error))
             return
         self.event(lambda: node.cut_done(effect.generation, self.now()))
 
@@ -463,13 +457,11 @@ class Group:
         self._name_leader(leader)
         self._gate.open(TRANSFERRING)
         if self._role.is_master:
-            self._writer.give_up(
-                with_leader("this broker is not the leader of its group any more", self.client_address(leader))
-            )
+            self._writer.give_up("this broker is not the leader of its group any more")
         self._role.follow(self.node.term if self.node is not None else 0)
 
     def _name_leader(self, leader: MemberId | None) -> None:
-        """Whoever wants something stored hears whom to ask."""
+        """Refuse a write with the address of the leader, if it is known."""
         self._gate.close(NOT_MASTER, not_master(self.client_address(leader)), for_all=True)
 
     @property
@@ -498,3 +490,9 @@ class Group:
         peer = self.connections.peer(member.name)
         if peer is not None:
             peer.tell_to_seed()
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, AssertionError):
+        return f"an invariant is broken: {error}"
+    return str(error) if isinstance(error, (KappaError, OSError)) else f"{type(error).__name__}: {error}"

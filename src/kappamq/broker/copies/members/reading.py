@@ -9,18 +9,19 @@ from kappamq.store.log.mending import require_whole
 from kappamq.store.message_store import MessageStore
 
 
-def whole_end(store: MessageStore, append: Append) -> int:
-    """Where the last whole group of records ends that `append` may bring; the first one, however long it is."""
-    if append.end == store.log.end:
+def whole_end(store: MessageStore, append: Append, wanted: int) -> int:
+    """Where the last whole group of records ends that fits into `wanted`; the first one, however long it is. Never behind the end of
+    `append`, whatever the log has got meanwhile."""
+    if wanted == append.end:
         return append.end
-    stop = append.end
+    stop = wanted
     while True:
         end = store.log.whole_until(store.kernel_module, append.start, stop)
         if end > append.start:
             return end
-        if stop == store.log.end:
+        if stop == append.end:
             raise StoreError(f"the log cannot be read at {append.start}")
-        stop = min(store.log.end, stop + PIECE_BYTES_MAX)
+        stop = min(append.end, stop + PIECE_BYTES_MAX)
 
 
 def pieces(store: MessageStore, start: int, end: int) -> list[bytes]:

@@ -19,17 +19,17 @@ _MET_MAX: Final = 16
 
 
 class Roster:
-    def __init__(self, config: CopiesConfig, told: MemberPlaces, node: Callable[[], Node | None]) -> None:
-        """`told`: addresses that are not, or no longer, those of dLegerPeers. `node`: None before this member belongs to the group."""
+    def __init__(self, config: CopiesConfig, places: MemberPlaces, node: Callable[[], Node | None]) -> None:
+        """`places`: recorded addresses, which replace those of dLegerPeers. `node`: None before this member belongs to the group."""
         self._config = config
-        self._told = told
+        self._places = places
         self._node = node
         self._met: dict[str, str] = {}  # as a newcomer: where those are that have come
 
     def place_of(self, name: str) -> str | None:
         """Where the copies of that member are reached. Where we are ourselves, nobody knows better."""
         ours = self._config.members.get(name)
-        return ours if ours is not None and name == self._config.member else self._told.place(name) or ours
+        return ours if ours is not None and name == self._config.member else self._places.place(name) or ours
 
     def elsewhere(self, name: str) -> str | None:
         """Where it may be, too: the log may not have come to the record yet that says where it is now."""
@@ -48,7 +48,7 @@ class Roster:
         return name in self.others()
 
     def meets(self, hello: MemberHello) -> bool:
-        """Whether somebody who comes, and fits our group, is one of the members."""
+        """Return whether a broker that connects and fits our group is one of its members."""
         if self.knows(hello.member):
             return True
         if not self._is_newcomer or not hello.group_id or len(self._met) >= _MET_MAX:
