@@ -29,6 +29,7 @@ ALSO: dict[tuple[str, str], tuple[str, ...]] = {
     ("broker", "replace"): ("member", "replace"),
 }
 """Other names of commands; `broker` alone starts one."""
+IN_FRONT = ("-o", "--output", "-n", "--nameserver")
 
 
 def wrong(what: str, why: object) -> typer.BadParameter:
@@ -108,10 +109,12 @@ class Commands(Family):
         sys.exit(code if isinstance(code, int) else 0)
 
     def _output_behind(self, given: list[str]) -> list[str]:
-        """`-o json topic list` -> `topic list -o json`: accept the option in front of the command, too."""
-        if not given or not given[0].startswith(("-o", "--output")):
+        """`-o json topic list` -> `topic list -o json`: accept options of most commands in front of them, too."""
+        front = 0
+        while front < len(given) and given[front].startswith(IN_FRONT):
+            front += 2 if given[front] in IN_FRONT else 1
+        if not front:
             return given
-        front = 2 if given[0] in ("-o", "--output") else 1
         option, rest = given[:front], given[front:]
         command = self.commands.get(rest[0]) if rest else None
         if command is None:

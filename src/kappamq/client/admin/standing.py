@@ -13,7 +13,7 @@ REMOVED: Final = "removed"
 SAFE_VOTERS: Final = 3
 """With fewer voters the loss of one stops the group."""
 _LEADER: Final = "leader"
-_NAME: Final = re.compile(r"'([^'#]+)")  # ['n0', 'n1#2']: without the incarnation
+_NAME: Final = re.compile(r"'([^'#]+)[^']*'")  # ['n0', 'n1#2']: without the incarnation
 
 
 @dataclass(frozen=True, slots=True)
