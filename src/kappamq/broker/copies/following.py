@@ -300,7 +300,7 @@ class Following:
     def _began(self, welcome: Welcome, place: str) -> None:
         self._welcome = welcome
         if self._problem is not None:
-            log.warning("copies: this slave is replicating from its master again")
+            log.info("copies: this slave is replicating from its master again")
         self._problem = None
         self._beginnings += 1
         self.heard_at = self._clock.liveness()
