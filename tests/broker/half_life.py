@@ -12,6 +12,7 @@ from kappamq.broker.clients.registry import Client, Clients
 from kappamq.broker.requests.request import Request
 from kappamq.broker.sending.appending import Appender, Draft
 from kappamq.broker.transactions.checks import TransactionChecks
+from kappamq.broker.transactions.half_fold import HalfFold
 from kappamq.broker.transactions.half_log import HalfLog
 from kappamq.broker.transactions.half_records import GROUP
 from kappamq.broker.transactions.reopened import Reopened
@@ -106,7 +107,7 @@ class HalfLife:
             reopened,
             self.store.kernel.forget_half,
         )  # type: ignore[arg-type]
-        self.log.rebuild()
+        self.log.rebuild(self.new_fold())
         self.clients = Clients(self.config, Events())
         self.requests = Transactions(self.config, self.clock, turns, self.log, self._worker, lambda *asked: None)  # type: ignore[arg-type]
         self.jobs: list[Coroutine[Any, Any, None]] = []
@@ -115,6 +116,9 @@ class HalfLife:
         )
         if self.topics.get("t") is None:
             self.topics.update(TopicConfig("t", 1, 1, 6))
+
+    def new_fold(self) -> HalfFold:
+        return HalfFold(self.config, self.clock, self.store, self.offsets)
 
     async def _worker(self, work: Callable[..., Any], *arguments: Any) -> Any:
         return work(*arguments)

@@ -16,18 +16,20 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
 from benchmarks.process import ProcessFailed
 from benchmarks.servers import nameserver
+from tests.chaos.backlog import FULL, Backlog, part_of_full
 from tests.chaos.members import Machine
 from tests.chaos.running import Run
 from tests.crash.checker import Violation
 
 STARVED = 0.10
 CHECK_EVERY = 10
-LIFE_S = (1.0, 2.5)
+LIFE_S = (1.0, 1.5)
 GOALS_S = {"p50": 1.5, "p95": 3.0, "worst": 6.0}
 PRINTED_MAX = 20
 
@@ -38,6 +40,7 @@ class Round:
     elected_s: float  # from the kill to the election, the term record confirmed
     first_ack_s: float  # from the election to the first answer
     starved: float
+    timers_s: float = 0.0  # from the election until all timers are in the new leader's files
 
     @property
     def counts(self) -> bool:
@@ -68,6 +71,7 @@ class Summary:
                 lines.append(f"{name} ({len(rounds)}): {_quantiles([one.gap_s for one in rounds], 'gap')}")
                 lines.append(f"  {_quantiles([one.elected_s for one in rounds], 'kill to election')}")
                 lines.append(f"  {_quantiles([one.first_ack_s for one in rounds], 'election to first answer')}")
+                lines.append(f"  {_quantiles([one.timers_s for one in rounds], 'election to all timers at hand')}")
         lines.append("goals for the gap: " + ", ".join(f"{name} {limit} s" for name, limit in GOALS_S.items()))
         lines += [f"  errors of clients: {count} x {name}" for name, count in sorted(self.errors.items())]
         return "\n".join(lines + [f"  {one}" for one in self.wrong[:PRINTED_MAX]])
@@ -95,9 +99,10 @@ async def _kill(run: Run) -> Round:
     before = max((ack for ack in run.history.acks if ack <= killed), default=killed)
     around = [before, *(ack for ack in run.history.acks if before < ack <= first)]
     gap = max(later - earlier for earlier, later in pairwise(around))
+    timers_s = await run.timers_entered() - new.since
     await run.restart(leader)
     run.heals()
-    return Round(gap, new.since - killed, first - new.since, starved)
+    return Round(gap, new.since - killed, first - new.since, starved, timers_s)
 
 
 async def run(
@@ -107,9 +112,10 @@ async def run(
     seed: int,
     say: Callable[[str], None] = lambda text: None,
     life_s: tuple[float, float] = LIFE_S,
+    backlog: Backlog | None = None,
 ) -> Summary:
     summary = Summary()
-    async with Run(folder, names, seed) as running:
+    async with Run(folder, names, seed, backlog=backlog, say=say) as running:
         try:
             while len(summary.counted) < rounds and len(summary.rounds) < 2 * rounds and not running.wrong:
                 await asyncio.sleep(running.dice.uniform(*life_s))
@@ -117,7 +123,8 @@ async def run(
                 summary.rounds.append(done)
                 say(
                     f"round {len(summary.rounds)}: gap {done.gap_s:.2f} s, elected after {done.elected_s:.2f} s, "
-                    f"first answer {done.first_ack_s:.2f} s later{'' if done.counts else f', starved {done.starved:.0%}'}"
+                    f"first answer {done.first_ack_s:.2f} s later, "
+                    f"timers at hand {done.timers_s:.2f} s later{'' if done.counts else f', starved {done.starved:.0%}'}"
                 )
                 if len(summary.rounds) % CHECK_EVERY == 0:
                     await running.check()
@@ -135,10 +142,26 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks failover", description=__doc__)
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
+    parser.add_argument(
+        "--life",
+        type=float,
+        default=LIFE_S[0],
+        metavar="SECONDS",
+        help="a leader lives so long before it is killed, or half as long again",
+    )
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()))
     parser.add_argument("--keep", action="store_true", help="leave stores and logs where they are")
+    parser.add_argument(
+        "--backlog",
+        type=float,
+        default=0.0,
+        metavar="PART",
+        help=f"the group holds this part of {FULL.queues:,} queues, {FULL.transactions:,} open transactions, {FULL.timers:,} timers",
+    )
     options = parser.parse_args(arguments)
-    return program("failover", run, options)
+    backlog = part_of_full(options.backlog) if options.backlog else None
+    life_s = options.life, options.life * 1.5
+    return program("failover", partial(run, backlog=backlog, life_s=life_s), options)
 
 
 def program(name: str, what: Callable[..., object], options: argparse.Namespace) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -13,6 +14,8 @@ from benchmarks.process import ProcessFailed
 from benchmarks.wire import Refused, Wire
 from kappamq.protocol.codes import ResponseCode
 from kappamq.protocol.records.record import Record
+from tests.chaos.backlog import PROPERTIES as BACKLOG_PROPERTIES
+from tests.chaos.backlog import Backlog, fill, timers_behind
 from tests.chaos.history import Found, History
 from tests.chaos.members import Group, Member, Reign
 from tests.chaos.network import Network
@@ -41,11 +44,22 @@ PROPERTIES: dict[str, object] = {
 class Run:
     """A group with its traffic. Violations gather in `wrong`."""
 
-    def __init__(self, folder: Path, nameserver: str, seed: int, *, relays: bool = False) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        nameserver: str,
+        seed: int,
+        *,
+        relays: bool = False,
+        backlog: Backlog | None = None,
+        say: Callable[[str], None] = lambda text: None,
+    ) -> None:
         self.dice = random.Random(seed)
         self.network = Network(["n0", "n1", "n2"]) if relays else None
         route = self.network.route if self.network is not None else lambda _source, _target, port: port
-        self.group = Group(folder, nameserver, PROPERTIES, route)
+        self._backlog, self._say = backlog, say
+        properties = PROPERTIES if backlog is None else PROPERTIES | BACKLOG_PROPERTIES
+        self.group = Group(folder, nameserver, properties, route)
         self.history = History()
         self.traffic = Traffic(nameserver, self.group, self.history, self.dice)
         self.wrong: list[Violation] = []
@@ -57,6 +71,10 @@ class Run:
                 await self.network.start()
             await self.group.start()
             await self.leads()
+            if self._backlog is not None:
+                leader = self.group.leader()
+                assert leader is not None
+                await asyncio.to_thread(fill, leader.address, self._backlog, self._say)
             await self.traffic.start()
         except BaseException:
             await self._close()
@@ -97,6 +115,20 @@ class Run:
                 raise ProcessFailed(f"no send was answered for {seconds_max:g} s; errors: {self.traffic.errors}")
             await asyncio.sleep(_POLL_S)
         return next(ack for ack in self.history.acks if ack > since)
+
+    async def timers_entered(self, seconds_max: float = AGAIN_S_MAX) -> float:
+        """Wait until the leader has all timers in its files; return when that was."""
+        end = time.monotonic() + seconds_max
+        while True:
+            leader = self.group.leader()
+            try:
+                if leader is not None and not await asyncio.to_thread(timers_behind, leader.address):
+                    return time.time()
+            except OSError:
+                pass  # another one is being elected
+            if time.monotonic() > end:
+                raise ProcessFailed(f"timers are not entered after {seconds_max:g} s")
+            await asyncio.sleep(_POLL_S)
 
     def breaks(self) -> None:
         """Something is broken from now on."""

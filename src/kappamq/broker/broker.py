@@ -17,7 +17,7 @@ from kappamq.broker.clients.consumer_requests import Consumers
 from kappamq.broker.clients.expiry import ClientExpiry
 from kappamq.broker.clients.group_notices import GroupNotices
 from kappamq.broker.copies.copies import Copies
-from kappamq.broker.delivery.delivery import Delivery
+from kappamq.broker.delivery.delivery import Delivery, new_timer_book
 from kappamq.broker.events import (
     ConnectionLost,
     LogFilePrepared,
@@ -36,6 +36,9 @@ from kappamq.broker.roles import MasterRole
 from kappamq.broker.sending.appending import Appender
 from kappamq.broker.telemetry.stats import Stats
 from kappamq.broker.timers.admin import TimerAdmin
+from kappamq.broker.timers.follower import TimerFollower
+from kappamq.broker.transactions.half_fold import HalfFold
+from kappamq.broker.transactions.half_follower import HalfFollower
 from kappamq.broker.upkeep.clock_watch import ClockWatch
 from kappamq.broker.upkeep.damage import Counts, EntryRepair, LostPages
 from kappamq.broker.upkeep.queue_ends import QueueEndsKeeper
@@ -154,7 +157,24 @@ class Broker:
         self.server = Server(self.bursts, self.net_config, clock)
         self._stops.push_async_callback(self.server.stop)
         unique_ids = UniqueIds(self.address_of.packed[:-4], os.getpid(), id(self) & 0xFFFFFFFF)
-        self.role = MasterRole(base, unique_ids, self.bursts, self.upkeep, self.clock_watch)
+        self.half_follower = HalfFollower(
+            lambda: HalfFold(self.config, clock, store, self.offsets),
+            read,
+            self.run,
+            may_lead=self.copies_config.group is not None,
+        )
+        self.timer_follower = TimerFollower(
+            store,
+            lambda: new_timer_book(base),
+            self.delivery_tables.timer_progress,
+            clock.message_ms,
+            self.run,
+            self.metadata.is_trusted,
+            may_lead=self.copies_config.group is not None,
+        )
+        self._stops.push_async_callback(self.timer_follower.stop)
+        followers = self.half_follower, self.timer_follower
+        self.role = MasterRole(base, unique_ids, self.bursts, self.upkeep, self.clock_watch, *followers)
         self.timer_admin = TimerAdmin(self.role.timers, self.delivery_tables.timer_metrics, clock)
         self.scrubber = Scrubber(
             store,
@@ -204,6 +224,8 @@ class Broker:
         events.on(LogFilePrepared, self.writer.log_file_prepared)
         for part in (self.copies, self.clock_watch, self.pulls, self.client_expiry, self.lost_pages, self.stats):
             events.on(Tick, part.ticked)
+        events.on(Tick, self.half_follower.ticked)
+        events.on(Tick, self.timer_follower.ticked)
 
     def _suspect(self, log_offset: int) -> None:
         self.copies.mender.suspect(log_offset)
@@ -275,7 +297,9 @@ class Broker:
         self._stops.pop_all()  # here the parts end in another order, since clients are served meanwhile
         self.bursts.stop()
         self.pulls.repairs.stop()
+        self.half_follower.stop()
         try:
+            await self.timer_follower.stop()
             await self.registration.stop()
             await self.server.stop_listening()
             await self.scrubber.stop()

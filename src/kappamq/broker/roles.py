@@ -27,7 +27,9 @@ from kappamq.broker.foundation import Foundation
 from kappamq.broker.requests.bursts import Bursts
 from kappamq.broker.requests.request import Request
 from kappamq.broker.sending.gate import NOT_MASTER, not_master
+from kappamq.broker.timers.follower import TimerFollower
 from kappamq.broker.timers.timers import Timers
+from kappamq.broker.transactions.half_follower import HalfFollower
 from kappamq.broker.upkeep.clock_watch import ClockWatch
 from kappamq.broker.upkeep.upkeep import Upkeep
 from kappamq.errors import KappaError
@@ -58,7 +60,14 @@ class MasterRole:
     """The right to write, and everything that exists only while this node has it. One at a time, one life after the other."""
 
     def __init__(
-        self, base: Foundation, unique_ids: UniqueIds, bursts: Bursts, upkeep: Upkeep, clock_watch: ClockWatch
+        self,
+        base: Foundation,
+        unique_ids: UniqueIds,
+        bursts: Bursts,
+        upkeep: Upkeep,
+        clock_watch: ClockWatch,
+        halves: HalfFollower,
+        timers: TimerFollower,
     ) -> None:
         """`unique_ids`: for messages that come without one."""
         self._base = base
@@ -66,6 +75,7 @@ class MasterRole:
         self._bursts = bursts
         self._upkeep = upkeep
         self._clock_watch = clock_watch
+        self._halves, self._timers = halves, timers
         self._gate = base.gate
         self._listening = Listening(base.events)
         self._delivery: Delivery | None = None
@@ -100,11 +110,16 @@ class MasterRole:
         writer = self._base.writer
         writer.end_turn()
         await writer.visible(self._base.store.append_offset)
-        self._base.metadata.follow()  # what has become visible just now: from here on this node records changes itself
-        delivery = Delivery(self._base, self._unique_ids, self._upkeep.write_derived)
-        await delivery.load()
-        if not still():
-            raise not_master()
+        try:
+            followed, halves = await self._timers.take(), await self._halves.take()
+            self._base.metadata.follow()  # what has become visible just now: from here on this node records changes itself
+            delivery = Delivery(self._base, self._unique_ids, self._upkeep.write_derived, timers_followed=followed)
+            await delivery.load(halves)
+            if not still():
+                raise not_master()
+        except BaseException:
+            self._give_back()
+            raise
         # From here on without a pause: no request is served by half of it.
         self._gate.open(NOT_MASTER)
         self._listening.on(Tick, delivery.tick)
@@ -134,9 +149,15 @@ class MasterRole:
         self._listening.end()
         delivery.close()
         async with AsyncExitStack() as rest:  # all of it, also if the caller does not wait any more
+            rest.callback(self._give_back)
             rest.push_async_callback(delivery.stop)
             rest.push_async_callback(self._upkeep.end_role)
             await self._drain(drain_s)
+
+    def _give_back(self) -> None:
+        """Nothing of the role is left that would read or write what followers do."""
+        self._halves.give_back()
+        self._timers.give_back()
 
     def _close_gate(self) -> None:
         if not self._gate.has(NOT_MASTER):  # it may name the master already

@@ -123,6 +123,9 @@ class Node:
 
     def contradiction(self, message: Message) -> str | None:
         """Why no leader can send that to us; None if one may. For the driver, which may drop the sender before we believe it."""
+        is_of_our_term = message.term == self.term and message.target == self.me
+        if isinstance(message, FROM_LEADER) and is_of_our_term and self.leader not in (None, message.source):
+            return f"{self.leader} leads term {self.term}"
         if isinstance(message, Diverged) and message.term >= self.term and self._is_of_our_position(message):
             offset, confirmed = self._parting(message), self.log.confirmed
             if offset < confirmed:

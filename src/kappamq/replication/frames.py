@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple, Self
 
 from kappamq.errors import KappaError
 
-VERSION: Final = 2
+VERSION: Final = 3
 OPENING: Final = struct.Struct(">q")
 _HEAD: Final = struct.Struct(">IIB")
 _LENGTH_AND_CRC: Final = struct.Struct(">II")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from dataclasses import MISSING, asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields, replace
 from typing import Any, Final, Self
 
 from kappamq.errors import KappaError, ProtocolError
@@ -110,6 +110,10 @@ class MemberHello:
 
     def values(self) -> dict[str, Any]:
         return asdict(self)
+
+    def of_incarnation(self, incarnation: int) -> Self:
+        """The same, once it is known to be of this incarnation. Asked for each message, and nearly always known."""
+        return self if self.incarnation == incarnation else replace(self, incarnation=incarnation)
 
     @property
     def is_new(self) -> bool:

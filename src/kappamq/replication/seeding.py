@@ -41,6 +41,7 @@ class Asking:
     reaches: int  # its log files hold nothing from here on
     wanted: int = 0  # 1: what it has is of no use
     nonce: str = ""
+    group_id: str = ""  # the founding of the group that what it has belongs to; "": it has nothing, or does not know
 
     @classmethod
     def of(cls, values: dict[str, Any]) -> Self:
@@ -91,6 +92,11 @@ def check_asking(asking: Asking, ours: Asking) -> None:
     ):
         if theirs != mine:
             raise Refusal(f"its {setting} is {theirs!r}, ours {mine!r}: it must be the same on all copies")
+    if asking.group_id and ours.group_id and asking.group_id != ours.group_id:
+        raise Refusal(
+            f"it belongs to another founding of group {ours.group} ({asking.group_id}, ours {ours.group_id}): one of the data directories "
+            f"is from somewhere else"
+        )
     if len(asking.who) > _WHO_CHARACTERS_MAX:
         raise Refusal(f"it says that it is {asking.who:.40}..., which is no broker id and no member of a group")
     if asking.who == ours.who:

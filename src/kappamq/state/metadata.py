@@ -195,6 +195,10 @@ class Metadata:
         self._is_distrusted = True
         self._life += 1
 
+    def is_trusted(self) -> bool:
+        """Whether the tables are what the log says."""
+        return not self._is_distrusted
+
     def reset(self) -> None:
         """Every table back to the beginning, so that `load` gives the state again."""
         self._is_loaded = False

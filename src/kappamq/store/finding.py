@@ -32,15 +32,16 @@ class Finding:
 
     def record(self, log_offset: int) -> bytes | None:
         """The whole record at `log_offset`, None if there is none. May wait for the disk."""
-        found = self._found(log_offset)
+        found = self.found(log_offset)
         return None if found is None else found[0]
 
     def decoded(self, log_offset: int) -> Record | None:
         """The same, as its fields."""
-        found = self._found(log_offset)
+        found = self.found(log_offset)
         return None if found is None else found[1]
 
-    def _found(self, log_offset: int) -> tuple[bytes, Record] | None:
+    def found(self, log_offset: int) -> tuple[bytes, Record] | None:
+        """Both."""
         if not self.log.min <= log_offset < self.marks.dispatched.offset:
             return None
         size = Front(self.log.slice(log_offset, FRONT_BYTES)).size

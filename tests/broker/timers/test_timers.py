@@ -266,7 +266,7 @@ def test_a_recall_outlives_a_crash_between_it_and_its_message(tmp_path: Path, mo
 
 def test_an_overdue_crowd_is_not_held_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The files are lost, and meanwhile the time of everything has come: it passes through memory a little at a time."""
-    monkeypatch.setattr("kappamq.broker.timers.timers._ENTER_MAX", 16)
+    monkeypatch.setattr("kappamq.broker.timers.timers.ENTER_MAX", 16)
     monkeypatch.setattr("kappamq.broker.timers.timers._LOAD_BELOW", 20)
     monkeypatch.setattr("kappamq.broker.timers.timers._LOAD_MAX", 40)
     monkeypatch.setattr("kappamq.broker.timers.timers._NEAR_MAX", 60)
@@ -308,7 +308,7 @@ def test_an_overdue_crowd_is_not_held_in_memory(tmp_path: Path, monkeypatch: pyt
 
 def test_a_crowd_is_delivered_though_many_more_come_for_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is entered while a long load is under way waits in memory behind it: that must not keep the rest from being loaded."""
-    for name, value in {"_ENTER_MAX": 10, "_LOAD_BELOW": 40, "_LOAD_MAX": 50, "_NEAR_MAX": 400}.items():
+    for name, value in {"ENTER_MAX": 10, "_LOAD_BELOW": 40, "_LOAD_MAX": 50, "_NEAR_MAX": 400}.items():
         monkeypatch.setattr(f"kappamq.broker.timers.timers.{name}", value)
 
     async def scenario() -> None:

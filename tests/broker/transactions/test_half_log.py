@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from kappamq.broker.sending.appending import Draft
 from kappamq.broker.transactions.half_records import GROUP
+from kappamq.broker.transactions.open_transactions import Half
 from kappamq.protocol.names import HALF_OP_TOPIC, HALF_TOPIC, TRANSACTION_GIVEN_UP_TOPIC
 from kappamq.store.log.commit_log import file_name
 from tests.broker.half_life import HalfLife, Peer
@@ -39,6 +40,11 @@ def torn(source: Path, target: Path, cut: int | None, segment_bytes: int = 64 <<
                 file.write(bytes(segment_bytes - at))
 
 
+def known(half: Half) -> tuple[object, ...]:
+    """What the log says of it."""
+    return half.root, half.log_offset, half.queue_offset, half.size, half.group, half.topic, half.since_ms, half.checks
+
+
 class Transacting(RuleBasedStateMachine):
     """Against a model: what has happened, each with the log offset at which it is safe."""
 
@@ -59,6 +65,7 @@ class Transacting(RuleBasedStateMachine):
         self.life = HalfLife(self.folder / "0", boot="boot 0", transaction_check_max=CHECK_MAX)
         self.life.write()
         self.life.flush()
+        self.fold = self.life.new_fold()
 
     @property
     def state(self) -> dict[bytes, str]:
@@ -166,6 +173,26 @@ class Transacting(RuleBasedStateMachine):
         self.life.write()
         self.life.save()
 
+    # -- a node that reads along -------------------------------------------------------------------------------------------
+
+    @rule(count=st.integers(1, 5))
+    def read_along(self, count: int) -> None:
+        self.fold.read_on(count)
+
+    @rule()
+    def take_the_role(self) -> None:
+        """Whoever has read along knows what the role that wrote knows."""
+        self.life.write()
+        self.fold.read_all()
+        assert not self.fold.is_behind
+        own, read = self.life.log.halves, self.fold.halves
+        assert list(map(known, read._live.values())) == list(map(known, own._live.values()))
+        assert read.counts == own.counts
+        ended = {root: read.ended(root) for root in own._remembered}
+        assert {root: said and said[0] for root, said in ended.items()} == {
+            root: said[0] for root, said in own._remembered.items()
+        }
+
     # -- ends --------------------------------------------------------------------------------------------------------------
 
     @rule(data=st.data())
@@ -200,6 +227,7 @@ class Transacting(RuleBasedStateMachine):
         self.peers.clear()
         self.life.write()
         self.life.flush()
+        self.fold = self.life.new_fold()
 
     # -- always ------------------------------------------------------------------------------------------------------------
 

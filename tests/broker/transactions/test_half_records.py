@@ -19,7 +19,7 @@ from kappamq.broker.transactions.half_records import (
     read_half,
     read_op,
 )
-from kappamq.broker.transactions.open_transactions import Op, Outcome
+from kappamq.broker.transactions.open_transactions import Half, Op, Outcome
 from kappamq.protocol.names import HALF_OP_TOPIC, HALF_TOPIC, TRANSACTION_GIVEN_UP_TOPIC
 from kappamq.protocol.records import properties
 from kappamq.protocol.records.record import Record
@@ -39,6 +39,10 @@ def half(**more: str) -> Draft:
     draft = Draft("t", 2, b"x", {"UNIQ_KEY": "U", "TRAN_MSG": "true", "PGROUP": "pg", **more}, 7, 0x5, 99, BORN)
     prepare(draft, "of the request")
     return draft
+
+
+def read(record: Record, size: int) -> Half | None:
+    return read_half(record, record.property_map(), size)
 
 
 def test_a_half_waits_in_a_topic_of_its_own() -> None:
@@ -63,7 +67,7 @@ def test_what_is_found_is_what_was_opened(text: str | None, ms: int | None) -> N
         5000, 5000, 3, 200, "pg", "t",
     )  # fmt: skip
     assert (one.since_ms, one.immune_ms, one.checks) == (1000, ms, 0)
-    found = read_half(stored(draft), 200)
+    found = read(stored(draft), 200)
     assert found is not None
     assert all(getattr(found, name) == getattr(one, name) for name in one.__slots__)
 
@@ -72,7 +76,7 @@ def test_copies_name_the_root_and_know_their_age() -> None:
     one = opened(half(), 5000, 3, 200, 1000)
     first = copied(one, stored(half()), 1)
     assert (first.topic, first.source, first.properties["TRANSACTION_CHECK_TIMES"]) == (HALF_TOPIC, 5000, "1")
-    found = read_half(stored(first, 9000, 8, ms=7000), 220)
+    found = read(stored(first, 9000, 8, ms=7000), 220)
     assert found is not None
     assert (found.root, found.log_offset, found.queue_offset, found.checks, found.since_ms) == (5000, 9000, 8, 1, 1000)
     second = copied(found, stored(first, 9000, 8, ms=7000), 2)
@@ -89,7 +93,7 @@ def test_what_is_no_half() -> None:
     for name in ("PGROUP", "REAL_TOPIC", "REAL_QID"):
         draft = half()
         del draft.properties[name]
-        assert read_half(stored(draft), 1) is None
+        assert read(stored(draft), 1) is None
 
 
 @pytest.mark.parametrize(

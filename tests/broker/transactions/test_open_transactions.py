@@ -157,6 +157,8 @@ def test_whoever_reads_from_the_positions_on_finds_what_is_open() -> None:
             assert positions[-2].op <= positions[-1].op
     for known in positions:
         again = Halves()
-        settled_places = again.fold_ops(ops[known.op :])
+        for settled in ops[known.op :]:
+            again.settle(settled)
+        settled_places = {place for settled in ops[known.op :] for place in settled.settled}
         found = {place for place in range(known.half, len(queue)) if place not in settled_places}
         assert found == {one.queue_offset for one in open_now}

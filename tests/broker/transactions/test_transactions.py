@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kappamq.broker.broker import Broker
-from kappamq.broker.transactions import half_log
+from kappamq.broker.transactions import half_fold, half_log
 from kappamq.broker.transactions.half_records import is_half
 from kappamq.clock import VirtualClock
 from kappamq.errors import BrokerError
@@ -85,7 +85,7 @@ def test_the_same_decision_after_a_restart_is_answered_as_the_first(
     tmp_path: Path, decision: int, more: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A producer whose answer was lost asks again. However many were ended since, the log knows how this one was."""
-    monkeypatch.setattr(half_log, "_REMEMBERED", 10)
+    monkeypatch.setattr(half_fold, "_REMEMBERED", 10)
     monkeypatch.setattr(half_log, "_OPS_AT_ONCE", 7)
     other = ROLLBACK if decision == COMMIT else COMMIT
 

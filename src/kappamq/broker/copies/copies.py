@@ -117,7 +117,7 @@ class Copies:
             cluster=self._broker.cluster,
             name=self._broker.name,
             group=self.config.group or "",
-            group_id=self.group.group_id if self.group is not None else "",
+            group_id=self.group_id,
             who=self.config.member or str(self._broker.broker_id),
             segment_bytes=self._store.config.segment_bytes,
         )
@@ -149,6 +149,10 @@ class Copies:
         return min((link.broker_id for link in links if link.broker_id), default=0)
 
     # -- seeding -----------------------------------------------------------------------------------------------------------
+
+    @property
+    def group_id(self) -> str:
+        return self.group.group_id if self.group is not None else ""
 
     def may_seed(self) -> None:
         """Raises Refusal if this node does not lead."""

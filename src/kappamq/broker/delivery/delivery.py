@@ -27,6 +27,7 @@ from kappamq.broker.timers.placing import TimerPlacer
 from kappamq.broker.timers.recalls import RecallLookup, Recalls
 from kappamq.broker.timers.timers import Timers
 from kappamq.broker.transactions.checks import TransactionChecks
+from kappamq.broker.transactions.half_fold import HalfFold
 from kappamq.broker.transactions.half_log import HalfLog
 from kappamq.broker.transactions.transactions import Transactions
 from kappamq.broker.upkeep.upkeep import Keeper
@@ -36,11 +37,24 @@ from kappamq.store.timer.files import TimerFiles
 _EXPIRE_S = 1.0
 
 
+def new_timer_book(base: Foundation) -> TimerBook:
+    store = base.store
+    return TimerBook(store, TimerFiles(store.config.root, store.config.timer_file_bytes, store.files, base.boot_id))
+
+
 class Delivery:
     """Everything that appends, for a client or by itself, in one role: built, loaded, started, and in the end stopped for good."""
 
-    def __init__(self, base: Foundation, unique_ids: UniqueIds, write_derived: Callable[[], Awaitable[None]]) -> None:
-        """Builds upon what is there, and writes nothing. `write_derived`: has queue entries written to their files."""
+    def __init__(
+        self,
+        base: Foundation,
+        unique_ids: UniqueIds,
+        write_derived: Callable[[], Awaitable[None]],
+        *,
+        timers_followed: bool,
+    ) -> None:
+        """Builds upon what is there, and writes nothing. `write_derived`: has queue entries written to their files. `timers_followed`:
+        see `Timers`."""
         config, clock, store, writer, metadata = base.config, base.clock, base.store, base.writer, base.metadata
         topics, groups, offsets = base.tables.topics, base.tables.groups, base.tables.offsets
         locks, tables, worker = base.tables.locks, base.delivery_tables, base.workers.read
@@ -49,7 +63,7 @@ class Delivery:
         self.agenda = Agenda(clock)
         # Two ways into the log: what is due goes where it belongs; what clients send may have to wait for its time first.
         self.copies = Appender(base.kernel, writer, metadata, clock)
-        book = TimerBook(store, TimerFiles(store.config.root, store.config.timer_file_bytes, store.files, base.boot_id))
+        book = new_timer_book(base)
         lookup = RecallLookup(store, clock, worker, write_derived)
         self.timers = Timers(
             store,
@@ -62,6 +76,7 @@ class Delivery:
             worker,
             clock.message_ms,
             lookup.is_recalled,
+            followed=timers_followed,
         )
         self.timer_keeper = TimerKeeper(
             store,
@@ -161,9 +176,10 @@ class Delivery:
 
     # -- its life ----------------------------------------------------------------------------------------------------------
 
-    async def load(self) -> None:
-        """Find out which transactions are open. Nothing is appended meanwhile, and all that is stored is in the queues."""
-        await self._worker(self.halves.rebuild)
+    async def load(self, fold: HalfFold) -> None:
+        """Find out which transactions are open. Nothing is appended meanwhile, and all that is stored is in the queues. `fold`: what was
+        read of them before."""
+        await self._worker(self.halves.rebuild, fold)
 
     def start(self) -> None:
         """This node may write from now on."""

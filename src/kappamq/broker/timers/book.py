@@ -7,6 +7,8 @@ before. Nothing here decides about deliveries; that is `timers.py` on the loop.
 from __future__ import annotations
 
 import logging
+from collections import Counter
+from collections.abc import Mapping
 from itertools import takewhile
 from typing import NamedTuple
 
@@ -14,18 +16,20 @@ from kappamq.broker.timers.acted import is_done
 from kappamq.broker.timers.progress import FOREVER, Late, TimerProgress
 from kappamq.broker.timers.upcoming import PACKED, Bucket, Timer
 from kappamq.errors import StoreDamaged, StoreFormatError
-from kappamq.native.layout import ENTRY, FILLER_BYTES
+from kappamq.native.layout import ENTRY, FILLER_BYTES, FOUND
 from kappamq.protocol.names import TIMER_TOPIC
 from kappamq.protocol.records.tags import java_hash
 from kappamq.protocol.records.view import RecordView, walk
 from kappamq.protocol.timing import Parked, parked, parked_in
 from kappamq.store.message_store import MessageStore
 from kappamq.store.timer.acts import acts, not_after, not_before
-from kappamq.store.timer.entries import CANCEL, PLAIN, PRECISION_MS, ROLL, ROLL_MS, Unit, slot_ms
+from kappamq.store.timer.entries import CANCEL, PLAIN, PRECISION_MS, ROLL, ROLL_MS, UNIT, Unit, slot_ms
 from kappamq.store.timer.files import TimerFiles
 
 log = logging.getLogger(__name__)
 
+ENTER_MAX = 1024
+_FETCH_MAX = 512  # records of usual size fit into what is fetched at once
 WEEK_MS = 7 * 86_400_000
 """No timer, also no other broker's, lies further ahead in the files."""
 
@@ -69,7 +73,7 @@ class TimerBook:
         """Continue from what the last broker left; what cannot be trusted is rebuilt from the queue."""
         low, end, _next, _stored = self._store.queue_state(TIMER_TOPIC, 0)
         try:
-            stamp = self._files.open()
+            stamp = self._files.open(self.last_step)
         except (StoreFormatError, StoreDamaged) as error:
             return self.rebuild(progress, str(error))
         if stamp is None:
@@ -81,7 +85,7 @@ class TimerBook:
         if progress.built_behind < self.last_step:
             return self.rebuild(progress, "the wall clock was set")
         if not (stamp.same_boot or stamp.clean):
-            return self.rebuild(progress, "the machine went down")
+            return self.rebuild(progress, "the machine went down, or the wall clock was set")
         if not low <= checkpoint.queue_offset <= end:
             return self.rebuild(progress, f"the timer files end at message {checkpoint.queue_offset} of [{low}, {end}]")
         try:
@@ -91,9 +95,17 @@ class TimerBook:
         # Only the log knows what is delivered: the checkpoint may have heard of copies that did not get to the disk.
         return Opened(queue_offset, max(progress.due_ms, self._stored_ms(low)), None, False)
 
+    def open_to_follow(self, progress: TimerProgress) -> Opened | None:
+        """The same, for who does not deliver; None if another broker has written the files."""
+        try:
+            stamp = self._files.open()
+        except (StoreFormatError, StoreDamaged):
+            stamp = None
+        return self.open(progress) if stamp is None or stamp.ours else None
+
     def rebuild(self, progress: TimerProgress, why: str) -> Opened:
         """Begin anew: every message of the timer topic that may be pending is to be entered again."""
-        self._files.reset()
+        self._files.reset(self.last_step)
         low = self._store.queue_state(TIMER_TOPIC, 0).first
         if progress.due_ms:
             low = max(low, self._store.search(TIMER_TOPIC, 0, progress.due_ms - self.reach_ms(progress)))
@@ -147,6 +159,14 @@ class TimerBook:
         return None if found is None else found[0]
 
     # -- entering ------------------------------------------------------------------------------------------------------------
+
+    def at_hand(self, first: int, count: int) -> tuple[bytes, bytes]:
+        """Entries and records of these messages that are in memory, for `enter`. On the loop: one call for many of them, the others are
+        read one by one."""
+        store = self._store
+        found = [store.fetch(TIMER_TOPIC, 0, at, _FETCH_MAX) for at in range(first, first + count, _FETCH_MAX)]
+        records = b"".join(payload for verdict, payload in found if verdict == FOUND)
+        return store.tail_entries(TIMER_TOPIC, 0, first, count), records
 
     def enter(
         self,
@@ -285,6 +305,21 @@ class TimerBook:
     def _read(self, unit: Unit) -> Parked | None:
         with self._store.log.slice(unit.log_offset, unit.size) as view:
             return parked(view) if len(view) == unit.size else None
+
+    # -- counting ------------------------------------------------------------------------------------------------------------
+
+    def count(
+        self, position: int, end: int, topics: Mapping[int, str], progress: TimerProgress
+    ) -> tuple[Counter[str], int | None]:
+        """How many of the next units from `position` (0: the first) on wait for each of `topics`, which are told by their hash, and where
+        to count on; None at the `end`."""
+        units = [unit for unit in self._files.units(position) if unit.position < end]
+        waiting = [
+            unit for unit in units if not unit.kind & CANCEL and not progress.is_done(unit.due_ms, unit.log_offset)
+        ]
+        counts = Counter(topics.get(unit.topic_hash, "") for unit in waiting)
+        del counts[""]
+        return counts, units[-1].position + UNIT.size if units else None
 
     # -- keeping -------------------------------------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from kappamq.broker.delivery.agenda import Agenda
 from kappamq.broker.sending.appending import Appender
-from kappamq.broker.timers.book import Entered, Loaded, Opened, TimerBook
+from kappamq.broker.timers.book import ENTER_MAX, Entered, Loaded, Opened, TimerBook
 from kappamq.broker.timers.due import DueTimers, IsRecalled
 from kappamq.broker.timers.progress import Late, TimerMetrics, TimerProgress
 from kappamq.broker.timers.upcoming import Timer
@@ -27,8 +27,8 @@ from kappamq.broker.timers.window import TimerWindow
 from kappamq.broker.upkeep.slices import Worker
 from kappamq.clock import TOLERANCE_MS
 from kappamq.errors import KappaError, StoreDamaged
-from kappamq.native.layout import FOUND
 from kappamq.protocol.names import TIMER_TOPIC
+from kappamq.protocol.records.tags import java_hash
 from kappamq.state.topics import Topics
 from kappamq.store.log.clock_steps import ClockStep
 from kappamq.store.message_store import MessageStore
@@ -37,12 +37,11 @@ from kappamq.store.timer.entries import TimerCheckpoint, slot_ms
 
 log = logging.getLogger(__name__)
 
-_ENTER_MAX = 1024
-_FETCH_MAX = 512  # records of usual size fit into what is fetched at once
 _LOAD_MAX = 50_000
 _LOAD_BELOW = 20_000  # more is loaded when fewer are left
 _NEAR_MAX = 200_000  # then what can be delivered goes before what could be entered
 _SAVE_MS = 1000
+_REST = 3.0  # between two steps of what is in no hurry, times what a step takes
 _AFTER_FAILURE_MS = 5000
 _LOOK_AGAIN_S = 0.05
 _STOP_WAIT_S = 10.0
@@ -62,7 +61,10 @@ class Timers:
         worker: Worker,
         now_ms: Callable[[], int],
         is_recalled: IsRecalled,
+        *,
+        followed: bool = False,
     ) -> None:
+        """`followed`: timers were entered into the files while this node did not have the role."""
         self._store = store
         self._topics = topics
         self._agenda = agenda
@@ -88,6 +90,7 @@ class Timers:
         self._delivered_before = 0  # by openings before this one
         self.entered = 0  # since the start
         self._is_recalled = is_recalled
+        self._to_count = followed  # the files have timers that nobody here has counted
 
     def _new_due(self) -> DueTimers:
         return DueTimers(self._store, self._topics, self._appender, self._progress, self._metrics, self._worker)
@@ -220,6 +223,26 @@ class Timers:
         self._entered_ms = 0
         self._broken = None
         self._opened = True
+        if self._to_count and not opened.rebuilt:
+            self._do("count", self._count())
+        self._to_count = False
+
+    async def _count(self) -> None:
+        """How many wait for each topic, a little at a time. Deliveries go on meanwhile, so the numbers are about right."""
+        generation, at = self._generation, 0
+        loop = asyncio.get_running_loop()
+        names = {java_hash(name): name for name in self._topics.table}
+        end = self.checkpoint.log_position  # what is entered from now on is counted then
+        self._metrics.clear()
+        while generation == self._generation:
+            began = loop.time()
+            counts, next_at = await self.on_files(self._book.count, at, end, names, self._progress)
+            for topic, number in counts.items():
+                self._metrics.add(topic, number)
+            if next_at is None:
+                return
+            at = next_at
+            await asyncio.sleep(_REST * (loop.time() - began))
 
     def clock_stepped(self, _step: ClockStep) -> None:
         """The wall clock was set: messages with a delay are due at another time now, so the files are built again."""
@@ -259,15 +282,12 @@ class Timers:
                 return
         low, end, _next, _stored = store.queue_state(TIMER_TOPIC, 0)
         first = max(self._queue_offset, low)
-        count = min(_ENTER_MAX, end - first)
+        count = min(ENTER_MAX, end - first)
         if count <= 0:
             await asyncio.sleep(_LOOK_AGAIN_S)
             return
         self._window.grow(self._reach_ms(now_ms))
-        entries = store.tail_entries(TIMER_TOPIC, 0, first, count)
-        # One call for many of them, as far as they are in memory; the others are read one by one.
-        found = [store.fetch(TIMER_TOPIC, 0, at, _FETCH_MAX) for at in range(first, first + count, _FETCH_MAX)]
-        records = b"".join(payload for verdict, payload in found if verdict == FOUND)
+        entries, records = self._book.at_hand(first, count)
         entered: Entered = await self.on_files(
             self._book.enter,
             first,
@@ -309,7 +329,7 @@ class Timers:
 
     def _reach_ms(self, now_ms: int) -> int:
         """The time that memory is filled for: what cannot be delivered yet need not be there, and may be very much."""
-        return min(now_ms, self._entered_ms) if self.behind > _ENTER_MAX else now_ms
+        return min(now_ms, self._entered_ms) if self.behind > ENTER_MAX else now_ms
 
     def _deliver(self, now_ms: int, limit_ms: int) -> None:
         job = self._due.deliver(now_ms, limit_ms, self._is_recalled)

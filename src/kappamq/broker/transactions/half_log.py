@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 
 from kappamq.broker.sending.appending import Appender, Draft, Placed
 from kappamq.broker.sending.gate import not_master
 from kappamq.broker.sending.log_writer import LogWriter
 from kappamq.broker.transactions import half_records
+from kappamq.broker.transactions.half_fold import HalfFold, due_ms, records_of
 from kappamq.broker.transactions.open_transactions import Half, Halves, Op, Outcome, Positions
 from kappamq.broker.transactions.reopened import Reopened
 from kappamq.broker.upkeep.slices import Worker
@@ -32,7 +33,6 @@ from kappamq.store.message_store import MessageStore
 log = logging.getLogger(__name__)
 
 _FLUSH_S = 30.0
-_REMEMBERED = 1000
 _OPS_AT_ONCE = 256
 _OPS_SEARCHED_MAX = 100 * _OPS_AT_ONCE
 """A transaction is ended soon after it began, or when its producer was asked: its op record is not far."""
@@ -72,58 +72,13 @@ class HalfLog:
 
     # -- finding it again --------------------------------------------------------------------------------------------------
 
-    def rebuild(self) -> None:
-        """Fold both queues from the positions on. For a worker: it may read much. Nothing is appended meanwhile."""
-        self.halves = Halves()
-        half_from = self._position(names.HALF_TOPIC)
-        # A little further back than needed: a producer whose answer was lost may ask once more how it was ended.
-        low = self._store.queue_state(names.HALF_OP_TOPIC, 0).first
-        op_from = max(low, self._position(names.HALF_OP_TOPIC) - _REMEMBERED)
-        settled = self.halves.fold_ops(self._ops(op_from))
-        now_ms = self._clock.message_ms()  # nothing was stored later, whatever it says
-        for record, size in self._records(names.HALF_TOPIC, half_from, settled):
-            pairs = record.property_map()
-            if _number(pairs.get(properties.PREPARED_QUEUE_OFFSET)) in settled:
-                continue  # a Java broker has copied it, and then its producer has ended the one it knew
-            half = half_records.read_half(record, size)
-            if half is None:
-                log.warning("the half message at %d lacks the properties of a half message: skipped", record.log_offset)
-                continue
-            shift_ms = self._store.clock_steps.shift_ms(record.log_offset)  # the clock may have been set since
-            half.since_ms = min(half.since_ms + shift_ms, now_ms)
-            half.due_ms = self._due_ms(half, min(record.stored_ms + shift_ms, now_ms))
-            self.halves.open(half)
-            if half_records.is_nameless_copy(record, pairs):
-                self.halves.name(half, pairs.get(properties.UNIQUE_KEY, ""), record.born_ms)
+    def rebuild(self, fold: HalfFold) -> None:
+        """Read both queues to their ends, and go on from there. For a worker: it may read much. Nothing is appended meanwhile."""
+        fold.read_all()
+        self.halves = fold.halves
         self._kept = self._positions()
         if len(self.halves):
             log.info("%d transactions are open", len(self.halves))
-
-    def _position(self, topic: str) -> int:
-        low, end, _next, _stored = self._store.queue_state(topic, 0)
-        known = self._offsets.get(half_records.GROUP, topic, 0)
-        return int(low if known is None else min(max(known, low), end))
-
-    def _ops(self, start: int) -> Iterator[Op]:
-        for record, size in self._records(names.HALF_OP_TOPIC, start, set()):
-            op = half_records.read_op(record, size)
-            if op is not None:
-                yield op
-            else:
-                log.warning("the op record at %d is malformed: skipped", record.log_offset)
-
-    def _records(
-        self, topic: str, start: int, without: set[int], end: int | None = None
-    ) -> Iterator[tuple[Record, int]]:
-        for offset in range(start, self._store.queue_state(topic, 0).end if end is None else end):
-            if offset in without:
-                continue
-            entry = self._store.entry(topic, 0, offset)
-            data = self._store.record(entry[0]) if entry is not None else None
-            if data is None:
-                log.warning("message %d of %s cannot be read: skipped", offset, topic)
-                continue
-            yield decode(data, check_crc=False), len(data)
 
     async def recall(self, root: int, worker: Worker) -> None:
         """Remember again how a transaction was ended that is neither open nor remembered, if the log still knows."""
@@ -143,7 +98,7 @@ class HalfLog:
     def _end_of(self, root: int, start: int, end: int) -> Op | None:
         """Worker: the op record among these that has ended a transaction."""
         last: Op | None = None
-        for record, size in self._records(names.HALF_OP_TOPIC, start, set(), end):
+        for record, size in records_of(self._store, names.HALF_OP_TOPIC, start, end):
             if record.prepared_offset == root:
                 op = half_records.read_op(record, size)
                 if op is not None and op.outcome not in (None, Outcome.MOVED):
@@ -233,7 +188,7 @@ class HalfLog:
     def _open(self, halves: list[Half]) -> None:
         before = self.halves.due_ms()
         for half in halves:
-            half.due_ms = self._due_ms(half, half.since_ms)
+            half.due_ms = due_ms(self._config, half, half.since_ms)
             self.halves.open(half)
         if before is None or any(half.due_ms < before for half in halves):
             self._on_due()
@@ -326,12 +281,6 @@ class HalfLog:
     def _op(self, half: Half, outcome: Outcome) -> Draft:
         return half_records.op_record(half, outcome, self._clock.message_ms(), self._store.host)
 
-    def _due_ms(self, half: Half, stored_ms: int) -> int:
-        """When its producer is to be asked (again), if its newest copy was stored at `stored_ms`."""
-        if half.checks:
-            return stored_ms + self._config.transaction_check_interval_ms
-        return half.since_ms + (self._config.transaction_timeout_ms if half.immune_ms is None else half.immune_ms)
-
     # -- records -----------------------------------------------------------------------------------------------------------
 
     def is_hot(self, log_offset: int) -> bool:
@@ -378,7 +327,3 @@ def _readable(record: Record | None, log_offset: int) -> Record:
     if record is None:
         raise BrokerError(f"the half message at log offset {log_offset} cannot be read any more")
     return record
-
-
-def _number(text: str | None) -> int | None:
-    return int(text) if text is not None and text.isascii() and text.isdigit() else None

@@ -19,6 +19,7 @@ GROUP: Final = names.TRANSACTION_GROUP
 _TAG: Final = "d"
 _OUTCOMES: Final = frozenset(outcome.value for outcome in Outcome)
 _SECONDS_MAX: Final = 10**9
+_DEMANDED: Final = frozenset({properties.PRODUCER_GROUP, properties.REAL_TOPIC, properties.REAL_QUEUE_ID})
 
 
 def is_half(pairs: dict[str, str], reconsume_times: int) -> bool:
@@ -45,9 +46,12 @@ def prepare(draft: Draft, group: str) -> None:
 
 def opened(draft: Draft, log_offset: int, queue_offset: int, size: int, now_ms: int) -> Half:
     """The transaction that a prepared draft opened when it was stored."""
-    pairs = draft.properties
+    return _opened(draft.properties, draft.source, log_offset, queue_offset, size, now_ms)
+
+
+def _opened(pairs: dict[str, str], source: int, log_offset: int, queue_offset: int, size: int, now_ms: int) -> Half:
     return Half(
-        draft.source or log_offset,
+        source or log_offset,
         log_offset,
         queue_offset,
         size,
@@ -59,13 +63,11 @@ def opened(draft: Draft, log_offset: int, queue_offset: int, size: int, now_ms: 
     )
 
 
-def read_half(record: Record, size: int) -> Half | None:
-    """The transaction that a record of the half queue stands for; None if it makes no sense as one."""
-    draft = Draft.of(record)
-    draft.source = record.prepared_offset
-    if not draft.properties.keys() >= {properties.PRODUCER_GROUP, properties.REAL_TOPIC, properties.REAL_QUEUE_ID}:
+def read_half(record: Record, pairs: dict[str, str], size: int) -> Half | None:
+    """The transaction that a record of the half queue, with these properties, stands for; None if it makes no sense as one."""
+    if not pairs.keys() >= _DEMANDED:
         return None
-    return opened(draft, record.log_offset, record.queue_offset, size, record.stored_ms)
+    return _opened(pairs, record.prepared_offset, record.log_offset, record.queue_offset, size, record.stored_ms)
 
 
 def is_nameless_copy(record: Record, pairs: dict[str, str]) -> bool:

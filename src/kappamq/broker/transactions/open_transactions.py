@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import enum
 from collections import OrderedDict, deque
-from collections.abc import Iterable
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from typing import Final, NamedTuple
@@ -132,12 +131,15 @@ class Halves:
     def end(self, half: Half, op: Op) -> None:
         """Committed, rolled back or given up, as `op` says."""
         assert op.outcome is not None
+        self._remove(half)
+        self._settled(op)
+
+    def _remove(self, half: Half) -> None:
         del self._live[half.queue_offset]
         del self._by_root[half.root]
         left = self.counts[half.topic] = self.counts[half.topic] - 1
         if not left:
             del self.counts[half.topic]
-        self._settled(op)
 
     def move(self, half: Half, op: Op, log_offset: int, queue_offset: int, size: int, due_ms: int) -> None:
         """A new copy was stored, and `op` settles the old place."""
@@ -161,13 +163,15 @@ class Halves:
 
     # -- the fold ----------------------------------------------------------------------------------------------------------
 
-    def fold_ops(self, ops: Iterable[Op]) -> set[int]:
-        """Take in op records from a position on, before any half; returns the places they settle."""
-        settled: set[int] = set()
-        for op in ops:
-            settled.update(op.settled)
-            self._settled(op)
-        return settled
+    def settle(self, op: Op) -> None:
+        """An op record was found again; the places it settles are dropped one by one."""
+        self._settled(op)
+
+    def drop(self, place: int) -> None:
+        """Nothing is open at this place of the half queue any more, if something was."""
+        half = self._live.get(place)
+        if half is not None:
+            self._remove(half)
 
     # -- times -------------------------------------------------------------------------------------------------------------
 

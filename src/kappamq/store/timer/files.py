@@ -39,14 +39,18 @@ class TimerFiles:
         self._files = files
         self._file_bytes = file_bytes
         self._boot_id = boot_id
+        self._built_behind = 0
         self._check_path = root / "config" / "timercheck"
         self._log = TimerLog(root / "timerlog", file_bytes, files)
         self._wheel = TimerWheel(root / "timerwheel", files)
         self._slots: dict[int, Slot] = {}  # changed and not yet written, by second
         self.checkpoint = TimerCheckpoint()
 
-    def open(self) -> Stamp | None:
-        """Open the files, None if there are none. Raises StoreFormatError if they cannot be used: then call `reset`."""
+    def open(self, built_behind: int = 0) -> Stamp | None:
+        """Open the files, None if there are none. Raises StoreFormatError if they cannot be used: then call `reset`.
+
+        `built_behind`: log offset of the last step of the wall clock that is known."""
+        self._built_behind = built_behind
         self._forget()
         data = self._read_checkpoint()
         wheel = self._files.exists(self._root / "timerwheel")
@@ -59,10 +63,15 @@ class TimerFiles:
         self._wheel.open()
         self.checkpoint = TimerCheckpoint.decode(data)
         self._log.go_on_at(self.checkpoint.log_position)
-        stamp = read_stamp(data, self._boot_id)
+        stamp = read_stamp(data, self._made_by)
         if stamp.ours and self._log.min > stamp.first:
             raise StoreFormatError(f"the timer log begins at {self._log.min}, expected {stamp.first}")
         return stamp
+
+    @property
+    def _made_by(self) -> str:
+        """Only who finds the same goes on with files that nobody has closed: the same start of the machine, and the same clock."""
+        return f"{self._boot_id} {self._built_behind}" if self._built_behind else self._boot_id
 
     def _read_checkpoint(self) -> bytes | None:
         try:
@@ -74,10 +83,11 @@ class TimerFiles:
         finally:
             self._files.close(fd)
 
-    def reset(self) -> None:
-        """Remove everything and begin empty. The checkpoint is removed first: it must not cover missing files."""
+    def reset(self, built_behind: int = 0) -> None:
+        """Remove everything and begin empty; `built_behind` as for `open`."""
+        self._built_behind = built_behind
         self._forget()
-        config = self._check_path.parent
+        config = self._check_path.parent  # the checkpoint first: it must not cover missing files
         for folder, names in ((config, ["timercheck"]), (self._root, ["timerwheel"]), (self._root / "timerlog", None)):
             for name in self._files.list(folder):
                 if names is None or name in names:
@@ -120,7 +130,7 @@ class TimerFiles:
         try:
             if self._files.size(fd) != CHECKPOINT_FILE_BYTES:
                 self._files.truncate(fd, CHECKPOINT_FILE_BYTES)
-            self._files.pwrite(fd, self.checkpoint.stamped(self._boot_id, self._log.min, clean=clean), 0)
+            self._files.pwrite(fd, self.checkpoint.stamped(self._made_by, self._log.min, clean=clean), 0)
             if clean:
                 self._files.sync(fd)
         finally:
@@ -155,6 +165,10 @@ class TimerFiles:
                 raise StoreDamaged(f"the timer log holds no unit of second {start // PRECISION_MS} at {position}")
             yield unit
             position = unit.before
+
+    def units(self, position: int) -> list[Unit]:
+        """Some of the written units from `position` on, in order; none at the end."""
+        return self._log.units(max(position, self._log.min))
 
     # -- after a crash, or after another broker ------------------------------------------------------------------------------
 

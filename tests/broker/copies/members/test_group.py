@@ -6,7 +6,6 @@ import asyncio
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +18,8 @@ from kappamq.broker.naming.ports import bind_free_ports, close_all
 from kappamq.config.copies import CopiesConfig
 from kappamq.errors import MaybeStored, NotMaster, StoreError, for_code
 from kappamq.protocol.codes import ResponseCode
-from kappamq.raft import TermRecord, Terms
+from kappamq.raft import Confirmed, Cut, TermRecord, Terms
 from kappamq.raft.messages import Append, Beat
-from kappamq.replication import raft_messages
 from kappamq.store.files import Files
 from tests.broker.copies.copying import same_logs
 from tests.broker.running import run, running, speaking
@@ -287,10 +285,35 @@ def test_a_member_whose_node_meets_what_cannot_be_stops_taking_part(tmp_path: Pa
             assert ours is not None
             assert ours.node is not None
             other = next(member for member in ours.node.members.voters if member != ours.node.me)
-            # Somebody else claims to lead in our term.
-            hello = replace(ours.ours(), member=other.name, incarnation=other.incarnation)
-            ours.received(hello, raft_messages.encode(Beat(other, ours.node.me, ours.node.term, 1, 0, 0)))
+            # Somebody else leads in our term. Messages that say so do not get to the node (test_checking.py).
+            node = ours.node
+            ours.event(lambda: node.step(Beat(other, node.me, node.term, 1, 0, 0), ours.now()))
             await stops_taking_part(group, leader, "both lead in term")
+
+    run(test())
+
+
+def test_a_member_that_cannot_do_what_its_node_decides_stops_taking_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the error: what follows would be done on top of something that is missing."""
+
+    async def test() -> None:
+        async with members(tmp_path) as group:
+            leader = await group.leader()
+            follower, other = [group_of(broker) for broker in group.running.values() if broker is not leader]
+            node = follower.node
+            assert node is not None
+
+            def fail(*_arguments: object) -> None:
+                raise ValueError("nobody expects it")
+
+            monkeypatch.setattr(follower, "_confirm", fail)
+            follower._do([Confirmed(node.log.confirmed), Confirmed(node.log.confirmed)])
+            assert (follower.why_stopped, list(follower._todo)) == ("ValueError: nobody expects it", [])
+            monkeypatch.setattr(other._writer, "cut", fail)
+            await other._cut(Cut(other._store.log.end, 1))
+            assert other.why_stopped == "ValueError: nobody expects it"
 
     run(test())
 

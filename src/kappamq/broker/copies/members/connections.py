@@ -37,11 +37,14 @@ class Connections:
         self._hellos: dict[str, MemberHello] = {}
 
     def meet(self, places: Mapping[str, str]) -> None:
-        """Keep a connection to each of these members from now on, and to no others."""
+        """Keep a connection to each of these members from now on; the connections of all others are closed."""
         for name, peer in list(self._peers.items()):
             if places.get(name) != peer.place:
                 del self._peers[name]
                 peer.end()
+        for name in self._of.keys() - places.keys():
+            for link in list(self._of.pop(name)):
+                link.close()
         for name, place in places.items():
             if name not in self._peers:
                 self._peers[name] = Peer(self._member, name, place, self._checksum, self._elsewhere)

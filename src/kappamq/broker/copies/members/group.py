@@ -12,7 +12,6 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Final
 
 from kappamq.broker.copies.members.checking import checked
@@ -194,13 +193,13 @@ class Group:
 
     def received(self, hello: MemberHello, content: bytes) -> MemberHello:
         node = self.node
-        if node is None:
-            return hello  # we do not belong to the group yet, and say so when we do
+        if node is None or self.why_stopped is not None:
+            return hello  # we do not belong to the group yet, and say so when we do; or take no part in it
         said = raft_messages.decode(content)
         message = said.message
         check_speaker(message, hello, node.term, time.time_ns() // 1_000_000)
         self._fitness.clock_of(hello.member, said.now_ms)
-        hello = replace(hello, incarnation=message.source.incarnation)
+        hello = hello.of_incarnation(message.source.incarnation)
         taken = None if self.seeding.ignores(message) else self._room.taken(message)
         if taken is None:
             return hello
@@ -230,13 +229,13 @@ class Group:
         if self._store.marks.flushed.offset >= end:  # else the store has failed, and says so
             try:
                 self._promise(vote)
-            except OSError as error:
+            except (KappaError, OSError) as error:
                 self._stop_taking_part(str(error))
 
     def _promise(self, vote: Vote) -> None:
         self._files.save_vote(vote)
-        self._vote = vote  # not before it is on disk: if that fails, the next connection tries again
         self._begin(vote)
+        self._vote = vote  # if one of the two fails, the next connection tries again
 
     # -- events ------------------------------------------------------------------------------------------------------------
 
@@ -280,7 +279,7 @@ class Group:
         try:
             effects = call()
         except AssertionError as error:
-            self._stop_taking_part(f"an invariant is broken: {error}")
+            self._stop_taking_part(_reason(error))
         else:
             self._do(effects)
 
@@ -304,10 +303,8 @@ class Group:
         try:
             while self._todo:
                 self._one(self._todo.popleft())
-        except AssertionError as error:
-            self._stop_taking_part(f"an invariant is broken: {error}")
-        except (KappaError, OSError) as error:
-            self._stop_taking_part(str(error))
+        except Exception as error:  # whatever it is, what the node has decided is not done
+            self._stop_taking_part(_reason(error))
         finally:
             self._doing = False
 
@@ -430,11 +427,8 @@ class Group:
                 )
                 self._writer.cut(effect.offset)
                 self._save_terms()
-        except AssertionError as error:
-            self._stop_taking_part(f"an invariant is broken: {error}")
-            return
-        except (KappaError, OSError) as error:
-            self._stop_taking_part(str(error))
+        except Exception as error:
+            self._stop_taking_part(_reason(error))
             return
         self.event(lambda: node.cut_done(effect.generation, self.now()))
 
@@ -496,3 +490,9 @@ class Group:
         peer = self.connections.peer(member.name)
         if peer is not None:
             peer.tell_to_seed()
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, AssertionError):
+        return f"an invariant is broken: {error}"
+    return str(error) if isinstance(error, (KappaError, OSError)) else f"{type(error).__name__}: {error}"

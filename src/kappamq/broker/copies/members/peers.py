@@ -6,6 +6,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+import socket
+import sys
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -30,6 +32,9 @@ _AGAIN_S = 0.2
 _UNSENT_BYTES_MAX = 64 << 20
 _CLOSE_S = 1.0
 _TOLD_AFTER_S = 3.0
+_DEAD_S = 5
+"""After so long without a sign of the other machine a connection ends: what the system tries by itself takes minutes, and until it has
+tried, a member that is back is not heard by those that it cannot tell."""
 
 
 class Member(Protocol):
@@ -38,6 +43,8 @@ class Member(Protocol):
     config: CopiesConfig
     seeding: MemberSeeding
     questions: Questions
+    why_stopped: str | None
+    """Why this member takes no part; None: it does."""
 
     def ours(self) -> MemberHello: ...
 
@@ -174,6 +181,7 @@ class Peer:
         async with asyncio.timeout(_CONNECT_S):
             reader, out = await asyncio.open_connection(host, port)
         try:
+            _end_when_dead(out.transport)
             async with asyncio.timeout(_GREETING_S):
                 theirs = await self._greet(reader, out)
             self._tries -= 1  # that place is the right one, also for the next time
@@ -224,6 +232,19 @@ class Peer:
                     raise BadStream(f"a frame {kind.name} was not expected here")
 
 
+def _end_when_dead(transport: asyncio.BaseTransport) -> None:
+    """A machine that lost its power, or a network that swallows packets, closes nothing."""
+    connection = transport.get_extra_info("socket")
+    if connection is None:
+        return
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if sys.platform == "linux":
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 1)  # what is idle is asked
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _DEAD_S)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * _DEAD_S)
+
+
 def _forget(task: asyncio.Future[bytes | None]) -> None:
     """Drop what was being read for a connection that is closed, and its error, if any."""
     if not task.cancelled():
@@ -267,6 +288,7 @@ class MemberLink(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         host, port, *_ = transport.get_extra_info("peername") or ("?", 0)
         self.peer = f"{host}:{port}"
+        _end_when_dead(self._transport)
         self._deadline = asyncio.get_running_loop().call_later(_GREETING_S, self._too_late)
 
     def _too_late(self) -> None:
@@ -378,6 +400,8 @@ class MemberLink(asyncio.Protocol):
     def _welcome(self, hello: MemberHello, proved: str) -> None:
         ours = self._member.ours()
         check_member(hello, ours)
+        if self._member.why_stopped is not None:
+            raise Refusal(f"this member takes no part until a restart: {self._member.why_stopped}")
         if not self._knows(hello):
             raise Refusal(
                 f"there is no member {hello.member} in this group: if there is to be one, say so to its leader (`kappamq member add`)"

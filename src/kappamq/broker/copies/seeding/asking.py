@@ -153,7 +153,8 @@ class Seeding:
         return offer.files > 0
 
     def _now(self, wanted: bool) -> Asking:
-        return replace(self.asking(), reaches=self._files.reaches(), wanted=int(wanted))
+        group_id = MemberFiles(self._store_config.root, self._store_files).group_id()
+        return replace(self.asking(), reaches=self._files.reaches(), wanted=int(wanted), group_id=group_id)
 
     # -- seeding -----------------------------------------------------------------------------------------------------------
 
