@@ -103,7 +103,7 @@ class Peer:
         home = self.home / folder
         home.mkdir(parents=True, exist_ok=True)
         conf = home / "broker.conf"
-        properties = {
+        properties: dict[str, object] = {
             "brokerClusterName": "DefaultCluster",
             "brokerName": NAME,
             "brokerIP1": "127.0.0.1",

@@ -1,8 +1,9 @@
 """The file of terms: a copy of the log's term records, so that a start need not look for them. JSON with a checksum.
 
-It may be lost, and a crash may leave it older than the log, or newer: it is on disk at once, which the log is not, and it is written
-after a cut. So whoever reads it drops what begins at or behind the log's end, finds what is missing behind the last record, and **saves
-that before the log grows**: once other bytes lie where a record was dropped, nothing would tell that it is not theirs.
+A record is here before its bytes are in the log: an end mark that is written for it would pass for one of the term before, if a crash came
+before the record itself. So the file may be ahead of the log, and after a cut, or if it was lost, it may be otherwise wrong. Whoever
+reads it drops what begins at or behind the log's end, finds what is missing behind the last record, and **saves that before the log
+grows**: once other bytes lie where a record was dropped, nothing would tell that it is not theirs.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from kappamq.broker.broker import Broker
+from kappamq.broker.copies.members import group as group_module
 from kappamq.broker.copies.members.group import Group
 from kappamq.broker.copies.members.member_files import MemberFiles
 from kappamq.broker.naming.ports import bind_free_ports, close_all
@@ -457,5 +458,46 @@ def test_what_was_read_for_a_leadership_that_has_ended_is_not_sent(tmp_path: Pat
             order = Append(node.me, other, node.term, 0, 0, end, 0, (), 0)
             assert await ours._read(order, end) is not None
             assert await ours._read(order._replace(term=node.term - 1), end) is None
+
+    run(test())
+
+
+def test_a_term_is_noted_before_its_bytes_are_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A crash between the end mark of a file and the record it was written for leaves bytes of that term, and no record that says so."""
+
+    async def test() -> None:
+        async with members(tmp_path) as group:
+            leader = await group.leader()
+            follower, other = [name for name, broker in group.running.items() if broker is not leader]
+            await group.agree()
+            led: list[int] = []
+            written: list[tuple[int, int, int]] = []  # from, to, and the start of the last term record that is noted
+
+            def noted(name: str) -> int:
+                loaded = MemberFiles(tmp_path / name, Files()).load_terms()
+                assert loaded is not None
+                return loaded[0].last.start
+
+            append, write = group_module.append_term, group.running[follower].writer.store_copy
+
+            def appending(*arguments: Any) -> int:
+                led.append(noted(other))
+                return append(*arguments)
+
+            def writing(at: int, data: Any) -> int:
+                written.append((at, at + len(data), noted(follower)))
+                return write(at, data)
+
+            monkeypatch.setattr(group_module, "append_term", appending)
+            monkeypatch.setattr(group.running[follower].writer, "store_copy", writing)
+            operations = leader.copies._operations
+            assert operations is not None
+            await operations.transfer(other)
+            node = group_of(await group.leader(but=leader)).node
+            assert node is not None
+            await group.agree()
+            begin = node.log.terms.last.start
+            assert led == [begin]
+            assert [start for at, end, start in written if at <= begin < end] == [begin]
 
     run(test())

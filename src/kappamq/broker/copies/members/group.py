@@ -55,6 +55,8 @@ from kappamq.raft import (
     RoleChanged,
     Seed,
     Send,
+    TermRecord,
+    Terms,
     Write,
 )  # fmt: skip
 from kappamq.raft.messages import Beat, Message
@@ -279,7 +281,7 @@ class Group:
         try:
             effects = call()
         except AssertionError as error:
-            self._stop_taking_part(_reason(error))
+            self._stop_taking_part(f"an invariant is broken: {error}")
         else:
             self._do(effects)
 
@@ -382,6 +384,8 @@ class Group:
         return raft_messages.encode(append.ending(end), data)
 
     def _write(self, effect: Write) -> None:
+        if effect.records:
+            self._save_terms()
         if self._store.log.is_cramped_behind(effect.end):
             self._next_file.finish()
         at, data = effect.start, self._incoming
@@ -393,25 +397,24 @@ class Group:
             at = end
         if at != effect.end:
             raise StoreError(f"what the leader has sent was to end at {effect.end} and ends at {at}")
-        if effect.records:
-            self._save_terms()
 
     def _append_record(self, effect: AppendRecord) -> None:
         """The first record of our term, or a change of members."""
         node = self.node
         assert node is not None
         change = term_change(effect.term, node.me, effect.members, self.group_id, begin := node.log.end)
+        self._save_terms(TermRecord(begin, effect.term, effect.members))
         self._ordering = True
         try:
             end = append_term(self._store, self._writer, self._metadata, change, self._clock.message_ms())
         finally:
             self._ordering = False
         self._do(node.record_appended(begin, end, effect.members, self.now()))
-        self._save_terms()
 
-    def _save_terms(self) -> None:
+    def _save_terms(self, *coming: TermRecord) -> None:
         assert self.node is not None
-        self._files.save_terms(self.node.log.terms, self.group_id)
+        terms = self.node.log.terms
+        self._files.save_terms(Terms(terms.base, (*terms.records, *coming)), self.group_id)
 
     async def _cut(self, effect: Cut) -> None:
         """Shorten our log to what the leader's contains, too. Nothing above was shown or entered anywhere."""
@@ -422,8 +425,7 @@ class Group:
                 self._next_file.finish()
                 log.warning(
                     "raft: the log is cut from %d to %d: the records behind were never confirmed",
-                    self._store.log.end,
-                    effect.offset,
+                    *(self._store.log.end, effect.offset),
                 )
                 self._writer.cut(effect.offset)
                 self._save_terms()
@@ -493,6 +495,4 @@ class Group:
 
 
 def _reason(error: Exception) -> str:
-    if isinstance(error, AssertionError):
-        return f"an invariant is broken: {error}"
     return str(error) if isinstance(error, (KappaError, OSError)) else f"{type(error).__name__}: {error}"
