@@ -1,4 +1,5 @@
-"""`python -m benchmarks clients`: our client beside those of Kafka, Redis and NATS, each with its own server on the broker's core.
+"""`python -m benchmarks clients`: our client beside those of Kafka, Redis and NATS, each with its own server on the broker's core; and
+beside Apache's Java client, with the same broker.
 
 Bodies of 100 B, 10,000 messages in flight at most. What is compared runs in turns; a ratio is taken within a round. Ratios are of CPU:
 how many times as much the other client needs for a message. Rates are told, too, and depend on the servers and on what else runs.
@@ -23,6 +24,8 @@ from benchmarks.clients.peers import installed, loads
 from benchmarks.process import LOAD_CORE, ProcessFailed
 from kappamq import Admin
 from tests.interop import jars
+from tests.interop.apache import java_command
+from tests.interop.probe import compiled
 
 HERE = Path(__file__).resolve().parents[2]
 TIMEOUT_S = 300.0
@@ -42,7 +45,7 @@ SERVER_OF = {"confluent-kafka": "kafka", "aiokafka": "kafka", "redis-py": "redis
 
 @dataclass(frozen=True)
 class Goal:
-    """Our way of doing something must need at most 1/`factor` of what theirs does."""
+    """Our way of doing something must need at most 1/`factor` of what theirs does; or, of rates, reach `factor` of it."""
 
     ours: str
     theirs: str
@@ -63,7 +66,13 @@ GOALS = (
     Goal("coroutine listener", "poll", 0.2),
     Goal("send and wait", "redis-py send and wait", 1 / 1.3, "p50_us"),
     Goal("send and wait", "redis-py send and wait", 1 / 1.3, "p99_us"),
+    Goal("callback", "java send", 0.7, "per_second"),
+    Goal("listener in threads", "java consume", 0.7, "per_second"),
 )
+JAVA = ("java send", "java consume")
+"""The official client, against the same broker as ours."""
+LOAD_JAVA = Path(__file__).with_name("peers") / "Load.java"
+HEAP_MB = 512
 
 
 class Lab:
@@ -73,6 +82,7 @@ class Lab:
         self.bench = bench
         self.count = count
         self.names = ""
+        self.home: Path | None = None
         self.addresses: dict[str, str] = {}
         self.missing: dict[str, str] = {}
         self._topics = 0
@@ -81,6 +91,7 @@ class Lab:
     def running(self, servers: set[str]) -> Iterator[Lab]:
         with ExitStack() as stack:
             self.names = stack.enter_context(self.bench.nameserver())
+            self.home = stack.enter_context(self.bench.folder(on_disk=True))
             stack.enter_context(self.bench.broker(self.names))
             for name in sorted(servers):
                 home = stack.enter_context(self.bench.folder(on_disk=False))
@@ -101,6 +112,10 @@ class Lab:
         if sends:
             self._topics += 1
             topic = f"{SENT}-{self._topics}"
+        if way in JAVA and sends:
+            self.create(topic)
+        if way in JAVA:
+            return self._run(self._java(way, topic, count), {})
         if way in loads.WAYS:
             program, address = "benchmarks.clients.peers.loads", self.addresses[SERVER_OF[way.split()[0]]]
             python, path = installed.python(), str(HERE)
@@ -109,19 +124,28 @@ class Lab:
             address, python, path = self.names, Path(sys.executable), f"{HERE / 'src'}:{HERE}"
             if sends:
                 self.create(topic)
-        command = [str(python), "-m", program, way, address, topic, str(count)]
+        return self._run([str(python), "-m", program, way, address, topic, str(count)], {"PYTHONPATH": path})
+
+    def _run(self, command: list[str], env: dict[str, str]) -> dict[str, float]:
         done = subprocess.run(
             ["taskset", "-c", ",".join(map(str, LOAD_CORE)), *command],
-            env={**os.environ, "PYTHONPATH": path},
+            env={**os.environ, **env},
             capture_output=True,
             text=True,
             timeout=TIMEOUT_S,
             check=False,
         )
         if done.returncode != 0:
-            raise ProcessFailed(f"{way}: {done.stderr[-1500:]}")
+            raise ProcessFailed(f"{' '.join(command[-4:])}: {done.stderr[-1500:]}")
         found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
         return found
+
+    def _java(self, way: str, topic: str, count: int) -> list[str]:
+        assert self.home is not None
+        before = (compiled(jars.CLIENT_5, [LOAD_JAVA]),)
+        logs = (f"-Drocketmq.client.logRoot={self.home}",)
+        command = java_command(jars.CLIENT_5, self.home, "Load", heap_mb=HEAP_MB, options=logs, before=before)
+        return [*command, way, self.names, topic, str(count)]
 
     def create(self, topic: str) -> None:
         with Admin(self.names) as admin:
@@ -130,8 +154,8 @@ class Lab:
     def fill(self, ways: list[str]) -> None:
         """Put a backlog of bare bodies where somebody will read it."""
         self.create(READ)
-        fillers = {"send_batch"} if any(way in reader.WAYS for way in ways) else set()
-        fillers |= {f"{way.split()[0]} send" for way in ways if way.endswith(" consume")}
+        fillers = {"send_batch"} if any(way in reader.WAYS or way == "java consume" for way in ways) else set()
+        fillers |= {f"{way.split()[0]} send" for way in ways if way.endswith(" consume") and way not in JAVA}
         fillers -= {"aiokafka send"} if "confluent-kafka send" in fillers else set()
         for way in fillers:
             self._fill(way)
@@ -153,7 +177,7 @@ class Lab:
 
 def measure(bench: Bench, count: int, wanted: list[str] | None = None) -> list[Figure]:
     """All ways, or those that are wanted, and the ratios that their goals are about."""
-    ways = wanted or [*sender.WAYS, *reader.WAYS, *loads.WAYS]
+    ways = wanted or [*sender.WAYS, *reader.WAYS, *loads.WAYS, *JAVA]
     servers = {SERVER_OF[way.split()[0]] for way in ways if way in loads.WAYS}
     if servers:
         installed.python()
@@ -176,8 +200,9 @@ def measure(bench: Bench, count: int, wanted: list[str] | None = None) -> list[F
         figures.append(Figure.median("clients", way, [one["cpu_us"] for one in taken], "us/message", note=note))
     for goal in GOALS:
         if goal.ours in there and goal.theirs in there:
-            ratios = [found[goal.theirs][goal.of] / found[goal.ours][goal.of] for found in rounds]
-            what = f"{goal.theirs} / {goal.ours}" + ("" if goal.of == "cpu_us" else f", {goal.of[:3]}")
+            less, more = (goal.theirs, goal.ours) if goal.of != "per_second" else (goal.ours, goal.theirs)
+            ratios = [found[less][goal.of] / found[more][goal.of] for found in rounds]
+            what = f"{less} / {more}" + {"cpu_us": "", "per_second": ", rate"}.get(goal.of, f", {goal.of[:3]}")
             figures.append(Figure.median("clients", what, ratios, at_least=round(goal.factor, 2)))
     return figures
 
@@ -191,7 +216,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--strict", action="store_true", help="exit with 1 if a goal is missed")
     parser.set_defaults(update_readme=False)
     options = parser.parse_args(arguments)
-    known = [*sender.WAYS, *reader.WAYS, *loads.WAYS]
+    known = [*sender.WAYS, *reader.WAYS, *loads.WAYS, *JAVA]
     if strangers := set(options.way) - set(known):
         parser.error(f"unknown: {', '.join(sorted(strangers))}; known: {', '.join(known)}")
     bench = Bench(replace(SIZES[options.size], runs=options.runs), quiet=True)

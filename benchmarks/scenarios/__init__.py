@@ -8,8 +8,8 @@ from importlib import import_module
 from benchmarks.bench import Bench, Figure
 
 ALL = (
-    *("echo", "kernel", "variants", "flush", "queues", "groups", "transactions", "backlog", "idle", "push"),
-    *("rebalance", "timers", "hostile", "shapes", "raft"),
+    *("echo", "kernel", "variants", "flush", "queues", "groups", "transactions", "backlog", "idle", "holding", "push"),
+    *("rebalance", "timers", "hostile", "shapes", "raft", "filling"),
 )
 
 

@@ -18,6 +18,8 @@ from kappamq.message import Message, ReceivedMessage
 RATE = 500  # messages a second
 QUEUES = 4
 GIVE_UP_S = 30.0
+P50_MS_MAX = 0.49
+"""What it was before clients worked by the burst."""
 
 
 def run(bench: Bench) -> list[Figure]:
@@ -31,7 +33,8 @@ def run(bench: Bench) -> list[Figure]:
                 halves.append(cuts[49])
                 tails.append(cuts[98])
             note = f"{RATE} messages/s, 100 B, {QUEUES} queues; client on one loop"
-            figures.append(Figure.median("push", f"end to end, {kind} listener, p50", halves, "ms", note=note))
+            what = f"end to end, {kind} listener, p50"
+            figures.append(Figure.median("push", what, halves, "ms", at_most=P50_MS_MAX, note=note))
             figures.append(Figure.median("push", f"end to end, {kind} listener, p99", tails, "ms"))
     return figures
 

@@ -14,6 +14,8 @@ from benchmarks.bench import Bench, Figure
 from benchmarks.process import CORES
 from benchmarks.servers import Broker, broker, settle
 from benchmarks.spark import messages
+from kappamq.store.position import Position
+from kappamq.store.reader import StoreReader
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -22,6 +24,7 @@ T = TypeVar("T")
 
 BODIES: Final = (100, 1024)
 QUEUES: Final = 8
+SHOWN_S_MAX: Final = 60.0
 BODY, ID, MAP = ("body", "queueId", "queueOffset"), "msgId", "properties"
 KINDS: Final[dict[str, tuple[str, ...]]] = {
     "body, queue, offset": BODY,
@@ -94,6 +97,7 @@ class Lab:
             self.bench.say(f"writing {count:,} messages of {body} bytes")
             messages.send(names, topic, body, count, QUEUES)
             settle(server.process)
+            _wait_until_shown(server.data)
             yield Filled(server, names, topic, count)
 
 
@@ -115,6 +119,19 @@ class Filled:
     def store(self) -> dict[str, str]:
         """The options of the format `kappamq.store`."""
         return {"path": str(self.broker.data), "topic": self.topic}
+
+
+def _wait_until_shown(data: Path) -> None:
+    """A running store is read as far as its position says, which is behind the log while the disk is busy."""
+    deadline = time.monotonic() + SHOWN_S_MAX
+    while time.monotonic() < deadline:
+        position, _why = Position.load(data / "kappamq.position")
+        if position is not None:
+            with StoreReader(data) as store:
+                if store.log.end(position.dispatched) == position.dispatched:
+                    return
+        time.sleep(0.1)
+    raise AssertionError(f"the position of {data} does not reach the end of its log in {SHOWN_S_MAX:.0f} s")
 
 
 def digest(frame: DataFrame) -> tuple[int, int, int]:

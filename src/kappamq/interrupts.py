@@ -11,6 +11,8 @@ import signal
 from types import FrameType
 
 INTERRUPTED = 130
+SAME_SIGNAL_S = 1.0
+"""A second signal within this time is the first one again: `timeout` sends one to the process and one to its group."""
 
 
 def end_at_once() -> None:

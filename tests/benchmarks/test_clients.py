@@ -12,6 +12,7 @@ from benchmarks.clients import compare, consume, sender
 from benchmarks.clients.meter import Meter
 from benchmarks.clients.peers import loads
 from benchmarks.clients.reader import WAYS
+from tests.needs import needs
 
 
 @pytest.mark.slow
@@ -39,10 +40,22 @@ def test_every_way_of_our_own_client_is_compared(tmp_path: Path) -> None:
     assert "p50" in next(figure.note for figure in figures if figure.what == "send and wait")
 
 
+@pytest.mark.interop
+@needs("maven")
+def test_the_official_client_is_compared_with_the_same_broker(tmp_path: Path) -> None:
+    bench = Bench(replace(TOY, runs=1), disk=tmp_path, quiet=True)
+    ways = ["callback", "listener in threads", *compare.JAVA]
+    figures = {figure.what: figure for figure in compare.measure(bench, compare.COUNTS["toy"], ways)}
+    for what in ("callback / java send, rate", "listener in threads / java consume, rate"):
+        value = figures[what].value
+        assert value is not None
+        assert value > 0
+
+
 def test_every_other_client_has_a_server_and_every_goal_names_ways_that_are_there() -> None:
     assert {way.split()[0] for way in loads.WAYS} == set(compare.SERVER_OF)
     assert set(compare.SERVER_OF.values()) == set(compare.SERVERS)
-    known = {*sender.WAYS, *WAYS, *loads.WAYS}
+    known = {*sender.WAYS, *WAYS, *loads.WAYS, *compare.JAVA}
     assert all({goal.ours, goal.theirs} <= known for goal in compare.GOALS)
 
 

@@ -19,6 +19,7 @@ EXPECTED = {
     "flush": {"sync / async"},
     "queues": {"many / 8 queues", "160 queues, ready after kill -9", "160 queues, RssAnon when ready"},
     "groups": {"20 groups, memory of one", "heartbeat, broker CPU", "20 groups read all, pulls of 32"},
+    "holding": {"client with 160 idle queues, CPU", "a message of 100 B that waits", "a message of 1000 B that waits"},
     "push": {"end to end, coroutine listener, p50", "end to end, thread listener, p99"},
     "rebalance": {"5 members, 16 queues, all come", "5 members, 16 queues, one leaves"},
     "transactions": {"4x16, 100 B, async flush", "one transaction, broker CPU, sync flush", "questions to producers"},
@@ -26,6 +27,7 @@ EXPECTED = {
     "hostile": {"p99.9, added by hostile peers", "CPU of the longest turn", "p99.9 alone"},
     "shapes": {"2 brokers, 8x64", "2 brokers / 1, 8x64", "with a synchronous slave / alone, 32x1"},
     "raft": {"raft / a synchronous slave, rate", "a follower / alone, RssAnon", "raft of 3, CPU"},
+    "filling": {"unpaced", "p99 of sends, beside / before"},
     "idle": {"kappamq up, ready", "kappamq up, RssAnon", "kappamq up, CPU"},
 }
 

@@ -101,7 +101,7 @@ class Member:
         # Nothing that we do to a member may end in an exception, or make it give up.
         self.complaints += [
             line for line in words.splitlines()
-            if "Traceback" in line or "Error" in line.split(":")[0] or "takes no part" in line or "Task exception" in line
+            if "Traceback" in line or "Error" in line.split(":")[0] or "does not take part" in line or "Task exception" in line
         ]  # fmt: skip
 
 

@@ -62,10 +62,10 @@ def test_members_are_changed_in_raft_groups_only(kappamq: Any) -> None:
         ("replace", "broker-a", "n3", "127.0.0.1:1"),
     ):
         ran = kappamq("member", *arguments)
-        assert "belongs to no Raft group" in ran.err
+        assert "is not in a Raft group" in ran.err
     for words in (("transfer-leader",), ("broker", "transfer-leader")):
-        assert "belongs to no Raft group" in kappamq(*words, "broker-a").err
-    assert "belongs to no Raft group" in kappamq("broker", "replace", "broker-a", "n3", "127.0.0.1:1").err
+        assert "is not in a Raft group" in kappamq(*words, "broker-a").err
+    assert "is not in a Raft group" in kappamq("broker", "replace", "broker-a", "n3", "127.0.0.1:1").err
     assert '"kind": "IllegalOperation"' in kappamq("-o", "json", "broker", "transfer-leader", "broker-a").err
     assert "there is no broker group nothing" in kappamq("member", "remove", "nothing", "n3").err
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import pickle
+import sys
 from collections import deque
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import FrozenInstanceError, dataclass, field, fields, replace
+from datetime import timedelta
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -191,3 +196,125 @@ def test_objects_are_not_filled_with_what_does_not_fit(kind: str) -> None:
         fill(SendResult, (len,), (["a"],), (), 1)
     with pytest.raises(TypeError):
         fill(MessageQueue, SETTERS[:1], (["a"],), (), 1)  # the slot of another class
+
+
+# -- messages made quickly -----------------------------------------------------------------------------------------------
+
+VALUES = st.one_of(
+    st.sampled_from(
+        [
+            "",
+            "tea",
+            "a tag",
+            "täg",
+            "*",
+            "%RETRY%g",
+            " x",
+            "a||b",
+            b"",
+            b"body",
+            bytearray(b"b"),
+            memoryview(b"m"),
+            None,
+        ]
+    ),
+    st.sampled_from([(), ("k",), ["k"], "k1 k2", {}, {"a": "b"}, {"a": 1}, 0, 1, -1, True, False, 0.0, 1.5, 1 << 40]),
+    st.builds(timedelta, seconds=st.integers(0, 5)),
+)
+NAMES = tuple(field.name for field in fields(Message))
+
+
+@given(
+    st.lists(VALUES, max_size=14),
+    st.dictionaries(st.sampled_from([*NAMES, "colour"]), VALUES, max_size=6),
+    st.booleans(),
+)
+def test_a_message_made_quickly_is_the_one_that_the_constructor_makes(
+    values: list[object], named: dict[str, object], usual: bool
+) -> None:
+    load_kernel("native").quick_messages(Message, NAMES)
+    if usual:
+        values[:2] = ["tea", b"cup"]
+        named = {name: value for name, value in named.items() if name not in ("topic", "body")}
+    assert made_by(Message, values, named) == made_by(by_constructor, values, named)
+
+
+def by_constructor(*values: Any, **named: Any) -> Message:
+    message = object.__new__(Message)
+    Message.__init__(message, *values, **named)
+    return message
+
+
+def made_by(make: Callable[..., Message], values: list[object], named: dict[str, object]) -> object:
+    try:
+        made = make(*values, **named)
+    except (TypeError, ValueError) as error:
+        return type(error), str(error)
+    found = [getattr(made, name) for name in NAMES]
+    return found, [type(value) for value in found], repr(made)
+
+
+@given(VALUES, st.dictionaries(st.sampled_from(NAMES[2:]), VALUES, max_size=3))
+def test_an_entry_reads_a_message_as_its_twin_does(topic: object, named: dict[str, Any]) -> None:
+    load_kernel("native").quick_messages(Message, NAMES)
+    try:
+        message = Message(topic, b"cup", **named)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return
+    made, twin = (
+        load_kernel(one).SendEntry(message, None, None, None, None, 0.0, 1.0, 2) for one in ("native", "twin")
+    )
+    assert [getattr(made, name) for name in ("size", "weight", "joins", "plain")] == [
+        getattr(twin, name) for name in ("size", "weight", "joins", "plain")
+    ]
+
+
+def test_a_message_made_quickly_is_a_message_in_every_other_respect() -> None:
+    load_kernel("native").quick_messages(Message, NAMES)
+
+    class Letter(Message):
+        __slots__ = ()
+
+    made = Message("tea", b"cup", tags="green")
+    assert pickle.loads(pickle.dumps(made)) == made
+    assert replace(made, tags="black") == Message("tea", b"cup", "black")
+    assert made.properties is not Message("tea", b"cup").properties
+    assert type(Letter("tea", b"cup")) is Letter
+    assert Letter("tea", b"cup").wait_stored is True
+    with pytest.raises(FrozenInstanceError):
+        made.topic = "coffee"  # type: ignore[misc]
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'body'"):
+        Message("tea")  # type: ignore[call-arg]
+    watched = sys.getrefcount(NAMES), sys.getrefcount(made.body)
+    for _ in range(100):
+        Message("tea", made.body)
+    assert (sys.getrefcount(NAMES), sys.getrefcount(made.body)) == watched
+    with pytest.raises(TypeError, match="not the class of messages"):
+        load_kernel("native").quick_messages(Letter, NAMES)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@given(st.lists(st.tuples(st.sampled_from(["tea", "".join(["t", "ea"]), "milk"]), st.floats(0, 100)), max_size=12))
+def test_entries_in_a_row_are_sorted_by_topic(kind: str, wanted: list[tuple[str, float]]) -> None:
+    kernel = load_kernel(kind)
+    entries = [kernel.SendEntry(Message(topic, b"x"), None, None, None, None, 0.0, due, 0) for topic, due in wanted]
+    found, deadline = kernel.entries_by_topic(entries)
+    assert [entry for _, part in found for entry in part] == entries
+    assert all(entry.message.topic == topic for topic, part in found for entry in part)
+    assert all(one[0] != other[0] for one, other in pairwise(found))
+    assert deadline == min((due for _, due in wanted), default=float("inf"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_has_to_be_looked_at_is_not_plain(kind: str) -> None:
+    entry = load_kernel(kind).SendEntry
+    assert entry(Message("tea", b"x"), None, None, None, None, 0.0, 1.0, 0).plain
+    for message in (
+        Message("tea", b""), Message("tea", bytes(5000)), Message("%RETRY%g", b"x"), Message("tea", b"x", "tag"),
+        Message("tea", b"x", keys="k"), Message("tea", b"x", properties={"a": "b"}), Message("tea", b"x", flag=1),
+        Message("tea", b"x", delay=1), Message("tea", b"x", deliver_at=1), Message("tea", b"x", delay_level=1),
+        Message("tea", b"x", transaction_id="t"), Message("tea", b"x", sharding_key="s"),
+    ):  # fmt: skip
+        assert not entry(message, None, None, None, None, 0.0, 1.0, 0).plain, message
+    assert not entry(Message("tea", b"x"), None, None, "key", None, 0.0, 1.0, 0).plain
+    assert not entry(Message("tea", b"x"), None, None, None, MessageQueue("tea", "b", 0), 0.0, 1.0, 0).plain

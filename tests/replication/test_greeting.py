@@ -108,3 +108,13 @@ def test_founders_are_told_of_the_same_members_and_later_ones_need_not_be() -> N
         check_member(other, replace(founder, group_id="g:1"))  # it might found another group with the rest of its list
     check_member(other, replace(founder, group_id="g:1", term=1))
     check_member(replace(other, group_id="g:1", end=5), replace(founder, group_id="g:1"))
+
+
+def test_a_member_that_is_known_stays_as_it_is() -> None:
+    hello = MemberHello(
+        cluster="c", name="b", group="g", members="n0", member="n0", address="h:1", segment_bytes=1, delay_levels="1s",
+        term=0, end=0, group_id="",
+    )  # fmt: skip
+    known = hello.of_incarnation(5)
+    assert known == replace(hello, incarnation=5)
+    assert known.of_incarnation(5) is known

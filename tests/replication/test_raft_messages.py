@@ -25,7 +25,9 @@ MESSAGES: list[raft.Message] = [
     raft.Position(A, B, 1, 2, 3, 4),
     raft.Diverged(A, B, 1, 2, 3, 4, 5),
     raft.Append(A, B, 1, 2, 10, 13, 1, RECORDS, 4),
+    raft.Append(A, B, 1, 2, 10, 13, 1, (), 4),
     raft.Report(A, B, 1, 2, 3, 4),
+    raft.Report(MemberId("n" * 300, 1), B, 1, 2, 3, 4),
     raft.TimeoutNow(A, B, 1),
     raft.Join(A, B, 0),
 ]
@@ -45,11 +47,13 @@ def test_where_a_log_begins_and_what_a_clock_shows_is_said_beside_the_message() 
     beat = raft.Beat(A, B, 3, 1, 20, 10)
     assert decode(encode(beat, log_min=1 << 40)) == (beat, b"", 1 << 40, 0)
     assert decode(encode(beat, now_ms=1 << 41)) == (beat, b"", 0, 1 << 41)
+    join = raft.Join(A, B, 0)
+    assert decode(encode(join, log_min=1 << 40, now_ms=5)) == (join, b"", 1 << 40, 5)
     for wrong in (-1, 1 << 62, True, "5"):
         with pytest.raises(BadStream, match="logMin"):
-            decode(encode(beat, log_min=wrong))  # type: ignore[arg-type]
+            decode(encode(join, log_min=wrong))  # type: ignore[arg-type]
         with pytest.raises(BadStream, match="nowMs"):
-            decode(encode(beat, now_ms=wrong))  # type: ignore[arg-type]
+            decode(encode(join, now_ms=wrong))  # type: ignore[arg-type]
 
 
 def test_every_message_there_is_was_tried() -> None:
@@ -89,7 +93,40 @@ def test_what_no_member_says_is_refused(content: bytes) -> None:
         decode(content)
 
 
-@given(st.binary(max_size=200))
-def test_noise_is_refused(noise: bytes) -> None:
+PACKED = [encode(message, b"xyz" if isinstance(message, raft.Append) else b"") for message in MESSAGES[4:10]]
+
+
+@given(st.sampled_from(PACKED), st.integers(0, 60), st.integers(0, 255))
+def test_a_changed_byte_makes_another_message_or_none(content: bytes, at: int, byte: int) -> None:
+    """Nothing but a refusal, or a message that could have been said: every number within its bounds, every name a text."""
+    changed = bytearray(content)
+    changed[at % len(content)] = byte
+    try:
+        said = decode(bytes(changed))
+    except BadStream:
+        return
+    assert decode(encode(said.message, said.data, said.log_min, said.now_ms)) == said
+
+
+@pytest.mark.parametrize("size", range(4, 60))
+def test_a_head_that_is_cut_short_is_refused(size: int) -> None:
+    report = encode(raft.Report(A, B, 1, 2, 3, 4))
     with pytest.raises(BadStream):
-        decode(noise)
+        decode(struct.pack(">I", size) + report[4 : 4 + size])
+
+
+def test_numbers_that_nothing_exceeds_and_names_that_are_no_text_are_refused() -> None:
+    report = encode(raft.Report(A, B, 1, 2, 3, 4))
+    with pytest.raises(BadStream, match="above"):
+        decode(report[:-8] + struct.pack(">Q", 1 << 62))
+    with pytest.raises(BadStream):
+        decode(report.replace(b"b", b"\xff"))
+
+
+@given(st.binary(max_size=200))
+def test_noise_is_refused_or_could_have_been_said(noise: bytes) -> None:
+    try:
+        said = decode(noise)
+    except BadStream:
+        return
+    assert decode(encode(said.message, said.data, said.log_min, said.now_ms)) == said

@@ -43,10 +43,11 @@ def test_when_a_log_cannot_be_continued() -> None:
         ({"segment_bytes": 5}, "mappedFileSizeCommitLog is 5, ours 1000"),
         ({"delay_levels": "2s"}, "messageDelayLevel"),
         ({"who": "0"}, "each copy needs"),
+        ({"group_id": "theirs"}, "another founding"),
     ],
 )
 def test_a_copy_of_somebody_else_is_told_why(differs: dict[str, object], text: str) -> None:
-    ours = replace(ASKING, who="0")
+    ours = replace(ASKING, who="0", group_id="ours")
     check_asking(ASKING, ours)
     with pytest.raises(Refusal, match=text):
         check_asking(replace(ASKING, **differs), ours)  # type: ignore[arg-type]

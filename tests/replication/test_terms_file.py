@@ -51,10 +51,10 @@ def test_what_is_no_list_of_terms(change: Any, reason: str) -> None:
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (b"", "no JSON text"),
-        (b"\xff", "no JSON text"),
-        (b"[" * 100_000, "no JSON text"),
-        (b"[]", "no JSON object"),
+        (b"", "not JSON"),
+        (b"\xff", "not JSON"),
+        (b"[" * 100_000, "not JSON"),
+        (b"[]", "not a JSON object"),
         (b" " * (FILE_BYTES_MAX + 1), "more than"),
     ],
 )

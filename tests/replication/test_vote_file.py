@@ -103,9 +103,9 @@ GOOD = {"counter": 1, "term": 2, "votedFor": None, "member": "a", "incarnation":
     [
         (slot_with(b"{}", magic=b"WHAT"), "begins with b'WHAT'"),
         (slot_with(b"{}", version=2), "format 2"),
-        (slot_with(b"{"), "no JSON text"),
-        (slot_with(b"[" * 3000), "no JSON text"),
-        (slot_with(b"[]"), "no JSON object"),
+        (slot_with(b"{"), "not JSON"),
+        (slot_with(b"[" * 3000), "not JSON"),
+        (slot_with(b"[]"), "not a JSON object"),
         *(
             (slot_with(json.dumps({**GOOD, name: value}).encode()), name if name != "incarnation" else "member")
             for name, value in [

@@ -78,10 +78,10 @@ def test_garbage_is_refused_with_a_reason(garbage: bytes) -> None:
     ("change", "why"),
     [
         ({"format": 2}, "has format 2, this version knows 1"),
-        ({"dispatched": -1}, "dispatched is missing or no whole number"),
+        ({"dispatched": -1}, "dispatched is missing or not an integer"),
         ({"dispatched": True}, "dispatched is missing"),
         ({"synced": "12"}, "synced is missing"),
-        ({"boot_id": None}, "boot_id is missing or no text"),
+        ({"boot_id": None}, "boot_id is missing or not a string"),
         ({"checkpoint": "00"}, "checkpoint has 1 bytes"),
         ({"checkpoint": "xy"}, "fromhex"),
     ],

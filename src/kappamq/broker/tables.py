@@ -71,7 +71,7 @@ class Tables:
         events.on(TopicForgotten, self.queue_ends.topic_forgotten)
 
     def followed(self, kind: str, change: Any) -> None:
-        """This node follows another one, and has applied a change of it: tell those who look at the table."""
+        """This node replicates from another one and has applied its change: notify the listeners of the table."""
         if kind in Topics.kinds:
             self.topics.followed(kind, change)
         elif kind in ("group", "group-deleted"):

@@ -21,12 +21,12 @@ from kappamq.cli.shared.options import (
     spoken,
 )
 from kappamq.cli.shared.output import Format, Output
+from kappamq.interrupts import SAME_SIGNAL_S
 
 if TYPE_CHECKING:
     from kappamq.config.apache import BrokerSettings, Findings
 
 LOOPBACK = "127.0.0.1"
-SAME_SIGNAL_S = 1.0
 PortOption = Annotated[int | None, typer.Option(min=0, max=65_534, show_default=False)]
 AdvertiseOption = Annotated[
     str | None,

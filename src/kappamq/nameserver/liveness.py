@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 from kappamq.protocol.bodies.all import DataVersion
 
 Owner = TypeVar("Owner")
-"""Who registered an address and may remove it: in practice the connection."""
+"""The owner of an address, which may remove it: in practice the connection that registered it."""
 Key = tuple[str, str]  # cluster, address
 
 

@@ -1,4 +1,4 @@
-"""Who may be the master of a broker group: one at a time, and nobody whom a later election has replaced.
+"""The master of a broker group: one at a time, and none that a later election has replaced.
 
 A master registers with id 0 and the number of its election, the *term*, as the state version of its topics; without elections that
 is always 0. A higher term replaces a lower one at once. A lower one is refused, also some minutes after the last master has
@@ -43,7 +43,7 @@ class Masters:
         self._last: dict[str, _Master] = {}  # those that registered longest ago first
 
     def check(self, name: str, address: str, version: int, holder: Holder | None, now: float) -> None:
-        """Raise BrokerError if `address` may not become the master of the group `name`. `holder`: who is, at another address."""
+        """Raise BrokerError if `address` may not become the master of the group `name`. `holder`: the master at another address."""
         if holder is not None and holder.version > version:
             raise BrokerError(_outdated(name, address, version, holder.address, holder.version, "is"))
         if holder is not None and holder.version == version and holder.beats:

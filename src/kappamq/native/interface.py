@@ -253,6 +253,7 @@ class KernelModule(Protocol):
     property_rows: Callable[[bytes, tuple[bytes, ...]], tuple[list[PropertyRow], int]]
     SendEntry: type[Entry]
     quick_messages: Callable[[type[Any], tuple[str, ...]], None]
+    entries_by_topic: Callable[[list[Entry]], tuple[list[tuple[str, list[Entry]]], float]]
     front_entries: Callable[[deque[Entry], int, int], tuple[list[Entry], list[Entry], int]]
     settle_entries: Callable[[list[Entry], list[Any], set[Entry]], None]
     unique_ids: Callable[[str, int, int], list[str]]

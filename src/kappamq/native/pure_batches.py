@@ -6,10 +6,12 @@ Columns are buffers as Arrow has them (layout.Column), without an offset of thei
 
 from __future__ import annotations
 
+import math
 import struct
 from array import array
 from collections import deque
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 from typing import Any, Final
 from zlib import crc32
 
@@ -168,6 +170,8 @@ MEMBER_BYTES: Final = 128
 """What a message without properties takes in a batch beside its body, at most."""
 
 
+PLAIN_BYTES_MAX: Final = 4096
+"""Larger messages are looked at one by one, so that no more than a few bytes of them wait to be looked at."""
 RETRY_PREFIX: Final = "%RETRY%"
 
 
@@ -176,7 +180,7 @@ class SendEntry:
 
     __slots__ = (
         *("accepted", "born_ms", "deadline", "joins", "key", "limits", "message", "queue"),
-        *("sent", "settled", "sink", "size", "weight"),
+        *("plain", "sent", "settled", "sink", "size", "weight"),
     )
 
     def __init__(
@@ -213,6 +217,10 @@ class SendEntry:
         # An upper estimate of the bytes it takes in a batch. 0: not known yet, for it has more than a body.
         has_more = message.tags or message.keys or message.properties or message.sharding_key
         self.weight = 0 if has_more else self.size + MEMBER_BYTES
+        # What most messages are: nothing has to be looked at, and any queue will do.
+        self.plain = bool(
+            self.joins and self.weight and key is None and queue is None and 0 < self.size < PLAIN_BYTES_MAX
+        )
 
     @property
     def limit(self) -> float:
@@ -224,6 +232,12 @@ def quick_messages(cls: type[Any], names: tuple[str, ...]) -> None:
     """Make objects of this class quicker where their arguments are plain. `names`: its fields, which are slots, in order.
 
     Here nothing is quicker: the constructor of the class says what its arguments mean, and what is quick does the same."""
+
+
+def entries_by_topic(entries: list[SendEntry]) -> tuple[list[tuple[str, list[SendEntry]]], float]:
+    """Those in a row that have the same topic, with it; and the earliest deadline."""
+    found = [(topic, list(part)) for topic, part in groupby(entries, key=lambda entry: str(entry.message.topic))]
+    return found, min((entry.deadline for entry in entries), default=math.inf)
 
 
 def front_entries(

@@ -20,6 +20,7 @@ cdef extern from *:
 
 cdef enum:
     MEMBER_BYTES = 128
+    PLAIN_BYTES_MAX = 4096
 
 cdef const char *_HEX = b"0123456789ABCDEF"
 
@@ -29,7 +30,7 @@ cdef class SendEntry:
     cdef public double accepted, deadline
     cdef public int64_t born_ms
     cdef public Py_ssize_t size, weight
-    cdef public bint sent, settled, joins
+    cdef public bint sent, settled, joins, plain
 
     def __init__(self, message, sink, limits, key, queue, double accepted, double deadline, int64_t born_ms):
         cdef Py_ssize_t size = messages_plain(message)
@@ -46,7 +47,9 @@ cdef class SendEntry:
             self.size = size
             self.weight = size + MEMBER_BYTES
             self.joins = True
+            self.plain = key is None and queue is None and 0 < size < PLAIN_BYTES_MAX
             return
+        self.plain = False
         self.size = len(message.body)
         self.joins = not (
             message.flag
@@ -60,6 +63,7 @@ cdef class SendEntry:
             self.weight = 0
         else:
             self.weight = self.size + MEMBER_BYTES
+            self.plain = self.joins and key is None and queue is None and 0 < self.size < PLAIN_BYTES_MAX
 
     @property
     def limit(self):
@@ -68,6 +72,25 @@ cdef class SendEntry:
 
 def quick_messages(cls, tuple names not None):
     messages_learn(cls, names)
+
+
+def entries_by_topic(list entries not None):
+    cdef list found = [], part = []
+    cdef SendEntry entry
+    cdef double deadline = float("inf")
+    topic = None
+    for entry in entries:
+        of = entry.message.topic
+        if of is not topic and of != topic:
+            if part:
+                found.append((topic, part))
+            topic, part = of, []
+        part.append(entry)
+        if entry.deadline < deadline:
+            deadline = entry.deadline
+    if part:
+        found.append((topic, part))
+    return found, deadline
 
 
 def front_entries(waiting, Py_ssize_t bytes_max, Py_ssize_t count_max):

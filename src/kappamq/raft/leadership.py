@@ -165,7 +165,7 @@ class Leadership:
             peer.end_stream()
 
     def trimmed(self) -> None:
-        """The log begins later: who needs what is deleted is not streamed to any more, and asked for its position."""
+        """The log begins later: a follower that needs deleted bytes gets no stream any more, and is asked for its position."""
         for peer in self.peers.values():
             if peer.streaming and peer.sent < self._log.terms.base.start:
                 peer.end_stream()

@@ -1,4 +1,4 @@
-"""Who belongs to a group: voters, and learners that become voters once they have caught up."""
+"""The members of a group: voters, and learners that become voters once they have caught up."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import NamedTuple
 class MemberId(NamedTuple):
     """One life of one member. `name` is its place in the group, `incarnation` its disk.
 
-    Whoever has lost its vote or its log, or whose log was written to by somebody else, comes back under the same name with a larger
-    incarnation. For the group that is a stranger: no promise of the old one binds it, so no vote and no report of it may count.
+    A member that has lost its vote or its log, or whose log was written to by another broker, comes back under the same name with a larger
+        incarnation. For the group that is a stranger: no promise of the old one binds it, so no vote and no report of it may count.
     """
 
     name: str

@@ -13,7 +13,7 @@ from kappamq.raft.terms import TermRecord
 
 
 class PreVote(NamedTuple):
-    """Would you vote for me in `term`, which is not mine yet? Asked first, so that who cannot win disturbs nobody."""
+    """Would you vote for me in `term`, which is not mine yet? Asked first, so that a member that cannot win disturbs nobody."""
 
     source: MemberId
     target: MemberId
@@ -87,7 +87,7 @@ class Diverged(NamedTuple):
 class Append(NamedTuple):
     """The bytes [start, end) of my log come behind this; the byte before them is of `before_term`, and `records` begin in them.
 
-    With start == end there are none: it only says that our logs agree up to here. Whoever sends it may end it earlier (`ending`), and
+    With start == end there are none: it only says that our logs agree up to here. The sender may end it earlier (`ending`), and
     never later: of what lies behind its end it knows no term records."""
 
     source: MemberId

@@ -122,7 +122,10 @@ class Node:
         return self._taken()
 
     def contradiction(self, message: Message) -> str | None:
-        """Why no leader can say that to us; None if one may. For the driver, which may drop whoever says it before we believe it."""
+        """Why no leader can send that to us; None if one may. For the driver, which may drop the sender before we believe it."""
+        is_of_our_term = message.term == self.term and message.target == self.me
+        if isinstance(message, FROM_LEADER) and is_of_our_term and self.leader not in (None, message.source):
+            return f"{self.leader} leads term {self.term}"
         if isinstance(message, Diverged) and message.term >= self.term and self._is_of_our_position(message):
             offset, confirmed = self._parting(message), self.log.confirmed
             if offset < confirmed:
@@ -372,7 +375,7 @@ class Node:
         self._send(PreVoteAnswer(self.me, ask.source, ask.term if granted else self.term, granted))
 
     def _give_way(self, ask: PreVote, now: float) -> None:
-        """Let somebody else try first, for a moment: two who stand at the same time would both vote for themselves."""
+        """Let another member try first, for a moment: two candidates at the same time would both vote for themselves."""
         ours = (self.log.last_term, self.log.end, self.me)
         if self._asking and (ask.last_term, ask.end, ask.source) > ours:
             self._asking = False

@@ -15,6 +15,6 @@ def is_majority(some: AbstractSet[_T], voters: AbstractSet[_T]) -> bool:
 
 
 def held_by_majority(voters: Collection[_T], held: Mapping[_T, int]) -> int:
-    """The largest offset that more than half of `voters` hold. Who is not in `held` holds nothing; without voters it is 0."""
+    """The largest offset that more than half of `voters` hold. A voter that is not in `held` holds nothing; without voters it is 0."""
     offsets = sorted(held.get(voter, 0) for voter in voters)
     return offsets[(len(offsets) - 1) // 2] if offsets else 0

@@ -1,4 +1,4 @@
-"""How the log of one broker gets to others: the bytes between them, who has been sent how much, and what members of a Raft group keep
+"""How the log of one broker gets to others: the bytes between them, how much each was sent, and what members of a Raft group keep
 on disk. Pure: offsets and bytes in, effects out; no sockets, no files, no clock.
 
 A follower reports the offset up to which it has the log; its leader streams the bytes behind that. Asynchronous copies, synchronous

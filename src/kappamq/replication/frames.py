@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple, Self
 
 from kappamq.errors import KappaError
 
-VERSION: Final = 2
+VERSION: Final = 3
 OPENING: Final = struct.Struct(">q")
 _HEAD: Final = struct.Struct(">IIB")
 _LENGTH_AND_CRC: Final = struct.Struct(">II")
@@ -159,7 +159,7 @@ class Frames:
         self._limit = _TEXT_BYTES_MAX
 
     def trust(self) -> None:
-        """The other side has shown who it is: from now on it may send more than greetings."""
+        """The peer has proved its identity: from now on it may send more than greetings."""
         self._limit = _FRAME_BYTES_MAX
 
     @property

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from dataclasses import MISSING, asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields, replace
 from typing import Any, Final, Self
 
 from kappamq.errors import KappaError, ProtocolError
@@ -38,7 +38,7 @@ class TooFarBehind(Refusal):
 
 @dataclass(frozen=True, kw_only=True)
 class Hello:
-    """A broker that wants to follow: who it is, and what it holds."""
+    """The greeting of a broker that wants to replicate: its identity, and the log that it has."""
 
     cluster: str
     name: str  # of the group of brokers
@@ -111,6 +111,10 @@ class MemberHello:
     def values(self) -> dict[str, Any]:
         return asdict(self)
 
+    def of_incarnation(self, incarnation: int) -> Self:
+        """The same, once it is known to be of this incarnation. Asked for each message, and nearly always known."""
+        return self if self.incarnation == incarnation else replace(self, incarnation=incarnation)
+
     @property
     def is_new(self) -> bool:
         """Nothing has happened to it yet that a founding could contradict."""
@@ -180,7 +184,7 @@ def diverged(end: int) -> Refusal:
 
 
 def whole(content: bytes) -> str:
-    """Of a greeting, to be proved instead of its nonce alone: who passes it on cannot change anything in it."""
+    """Of a greeting, to be proved instead of its nonce alone: a relay cannot change anything in it."""
     return hashlib.sha256(content).hexdigest()
 
 

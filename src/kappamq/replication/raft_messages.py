@@ -1,9 +1,13 @@
-"""What members of a Raft group say to each other, as the content of a frame: a JSON head, and behind an `Append` the bytes it names.
-Beside the message the head may say where the log of the one who speaks begins ("logMin"), and what its clock shows ("nowMs", to those
-who understand it): the core knows neither files nor the time of day.
+"""What members of a Raft group say to each other, as the content of a frame: a head, and behind an `Append` the bytes it names.
+Beside the message the head says where the log of the one who speaks begins ("logMin"), and what its clock shows ("nowMs"), or 0: the
+core knows neither files nor the time of day.
 
 length  u32   of the head
-head          {"kind": ..., the fields of the message}; a member is [name, incarnation], a term record [start, term, voters, learners]
+head          what is said in every turn, `Append` without term records, `Report` and `Beat`: kind u8 (1, 2, 3), the length of the
+              source u8, source, target, logMin u64, nowMs u64, and the numbers of the message u64, in its order; a member is its
+              incarnation u64 and its name (a target's name ends where the numbers begin).
+              What is rare: JSON, {"kind": ..., the fields of the message}; a member is [name, incarnation], a term record
+              [start, term, voters, learners]
 bytes
 """
 
@@ -12,6 +16,7 @@ from __future__ import annotations
 import json
 import struct
 import typing
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 from kappamq.raft import MemberId, Members, Message, TermRecord
@@ -28,6 +33,13 @@ _CLOCKS_DIFFER_MS: Final = 24 * 60 * 60 * 1000  # incarnations are times
 _LOG_MIN: Final = "logMin"
 _NOW_MS: Final = "nowMs"
 _KINDS: Final[dict[str, Any]] = {kind.__name__: kind for kind in typing.get_args(raft.Message)}
+_INCARNATION: Final = struct.Struct(">Q")
+_MEMBER_BYTES_MAX: Final = 255
+_START: Final = struct.Struct(">BB")
+_NUMBERS: Final[dict[int, Any]] = {1: raft.Append, 2: raft.Report, 3: raft.Beat}
+_NUMBER_OF: Final[dict[type, int]] = {kind: number for number, kind in _NUMBERS.items()}
+# logMin, nowMs, and the numbers of the message
+_PACKED_NUMBERS: Final = {1: struct.Struct(">8Q"), 2: struct.Struct(">6Q"), 3: struct.Struct(">6Q")}
 
 
 class Said(NamedTuple):
@@ -39,12 +51,7 @@ class Said(NamedTuple):
 
 def encode(message: Message, data: bytes | memoryview = b"", log_min: int = 0, now_ms: int = 0) -> bytes:
     """`log_min`, `now_ms`: said beside the message."""
-    values = {name: _written(value) for name, value in message._asdict().items()}
-    if log_min:
-        values[_LOG_MIN] = log_min
-    if now_ms:
-        values[_NOW_MS] = now_ms
-    head = json.dumps({"kind": type(message).__name__, **values}, separators=(",", ":")).encode()
+    head = _packed(message, log_min, now_ms) or _text(message, log_min, now_ms)
     return b"".join((_LENGTH.pack(len(head)), head, data))
 
 
@@ -56,21 +63,87 @@ def decode(content: bytes) -> Said:
     if not 0 < size <= min(_HEAD_BYTES_MAX, len(content) - _LENGTH.size):
         raise BadStream(f"a message of a member whose head has {size} of {len(content)} bytes")
     data = memoryview(content)[_LENGTH.size + size :]
+    head = content[_LENGTH.size : _LENGTH.size + size]
+    kind = _NUMBERS.get(head[0])
     try:
-        values: Any = json.loads(content[_LENGTH.size : _LENGTH.size + size])
-        kind = _KINDS[values.pop("kind")]
-        log_min, now_ms = (_number(name, values.pop(name, 0)) for name in (_LOG_MIN, _NOW_MS))
-        if values.keys() != set(kind._fields):
-            raise ValueError(f"its fields are {', '.join(values)}")
-        message: Message = kind(**{name: _read(name, value) for name, value in values.items()})
-    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        said = _read_packed(kind, head, data) if kind is not None else _read_text(head, data)
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError, struct.error) as error:
         raise BadStream(f"a message of a member that makes no sense: {error}") from None
+    message = said.message
     if isinstance(message, raft.Append):
         if len(data) != message.end - message.start:
             raise BadStream(f"an append of {message.end - message.start} bytes comes with {len(data)}")
     elif len(data):
         raise BadStream(f"{type(message).__name__} comes with {len(data)} bytes")
-    return Said(message, data, log_min, now_ms)
+    return said
+
+
+# -- heads of fixed numbers ------------------------------------------------------------------------------------------------
+
+
+def _packed(message: Message, log_min: int, now_ms: int) -> bytes | None:
+    """None for a message that is told in JSON."""
+    number = _NUMBER_OF.get(type(message))
+    if number is None:
+        return None
+    numbers: tuple[Any, ...] = message[2:]
+    if isinstance(message, raft.Append):
+        if message.records:
+            return None
+        numbers = (*message[2:7], message.confirmed)
+    source, target = _member_bytes(message.source), _member_bytes(message.target)
+    if len(source) > _MEMBER_BYTES_MAX:
+        return None
+    return b"".join(
+        (_START.pack(number, len(source)), source, target, _PACKED_NUMBERS[number].pack(log_min, now_ms, *numbers))
+    )
+
+
+def _read_packed(kind: Any, head: bytes, data: memoryview) -> Said:
+    _kind, size = _START.unpack_from(head)
+    form = _PACKED_NUMBERS[head[0]]
+    begin, at = _START.size + size, len(head) - form.size
+    if at < begin:
+        raise ValueError(f"a head of {len(head)} bytes")
+    source, target = _member_of(head[_START.size : begin]), _member_of(head[begin:at])
+    log_min, now_ms, *numbers = form.unpack_from(head, at)
+    if max(log_min, now_ms, *numbers) > _NUMBER_MAX:
+        raise ValueError(f"a number above {_NUMBER_MAX}")
+    if kind is raft.Append:
+        numbers.insert(-1, ())
+    return Said(kind(source, target, *numbers), data, log_min, now_ms)
+
+
+@lru_cache(maxsize=64)
+def _member_bytes(member: MemberId) -> bytes:
+    return _INCARNATION.pack(member.incarnation) + member.name.encode()
+
+
+@lru_cache(maxsize=64)
+def _member_of(packed: bytes) -> MemberId:
+    (incarnation,) = _INCARNATION.unpack_from(packed)
+    return member_from([packed[_INCARNATION.size :].decode(), incarnation], "a member")
+
+
+# -- heads of JSON ---------------------------------------------------------------------------------------------------------
+
+
+def _text(message: Message, log_min: int, now_ms: int) -> bytes:
+    values = {name: _written(value) for name, value in message._asdict().items()}
+    if log_min:
+        values[_LOG_MIN] = log_min
+    if now_ms:
+        values[_NOW_MS] = now_ms
+    return json.dumps({"kind": type(message).__name__, **values}, separators=(",", ":")).encode()
+
+
+def _read_text(head: bytes, data: memoryview) -> Said:
+    values: Any = json.loads(head)
+    kind = _KINDS[values.pop("kind")]
+    log_min, now_ms = (_number(name, values.pop(name, 0)) for name in (_LOG_MIN, _NOW_MS))
+    if values.keys() != set(kind._fields):
+        raise ValueError(f"its fields are {', '.join(values)}")
+    return Said(kind(**{name: _read(name, value) for name, value in values.items()}), data, log_min, now_ms)
 
 
 def check_speaker(message: Message, hello: MemberHello, term: int, now_ms: int) -> None:

@@ -52,7 +52,7 @@ class RangeQuestion:
 
 
 def check_question(question: RangeQuestion, ours: RangeQuestion) -> None:
-    """Whether the one who asks is a copy of the same log. Raises Refusal, whose text is for the operators of both."""
+    """Check that the asking broker is a copy of the same log. Raises Refusal, whose text is for the operators of both."""
     for theirs, mine, setting in (
         (question.cluster, ours.cluster, "brokerClusterName"),
         (question.name, ours.name, "brokerName"),

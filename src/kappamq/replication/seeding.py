@@ -41,6 +41,7 @@ class Asking:
     reaches: int  # its log files hold nothing from here on
     wanted: int = 0  # 1: what it has is of no use
     nonce: str = ""
+    group_id: str = ""  # the founding of the group that what it has belongs to; "": it has nothing, or does not know
 
     @classmethod
     def of(cls, values: dict[str, Any]) -> Self:
@@ -81,7 +82,7 @@ def is_too_old(reaches: int, log_min: int) -> bool:
 
 
 def check_asking(asking: Asking, ours: Asking) -> None:
-    """Whether the one who asks can be a copy of us. Raises Refusal, whose text is for the operators of both."""
+    """Check that the asking broker can be a copy of this one. Raises Refusal, whose text is for the operators of both."""
     for theirs, mine, setting in (
         (asking.cluster, ours.cluster, "brokerClusterName"),
         (asking.name, ours.name, "brokerName"),
@@ -91,6 +92,11 @@ def check_asking(asking: Asking, ours: Asking) -> None:
     ):
         if theirs != mine:
             raise Refusal(f"its {setting} is {theirs!r}, ours {mine!r}: it must be the same on all copies")
+    if asking.group_id and ours.group_id and asking.group_id != ours.group_id:
+        raise Refusal(
+            f"it belongs to another founding of group {ours.group} ({asking.group_id}, ours {ours.group_id}): one of the data directories "
+            f"is from somewhere else"
+        )
     if len(asking.who) > _WHO_CHARACTERS_MAX:
         raise Refusal(f"it says that it is {asking.who:.40}..., which is no broker id and no member of a group")
     if asking.who == ours.who:
@@ -152,7 +158,7 @@ class Marker:
         try:
             values: Any = json.loads(data)
         except (ValueError, RecursionError) as error:
-            raise ValueError(f"it is no JSON text ({error})") from None
+            raise ValueError(f"it is not JSON ({error})") from None
         if not isinstance(values, dict) or values.get("format") != _FORMAT:
             raise ValueError("it has an unknown format")
         crc = values.pop("crc", None)

@@ -1,8 +1,9 @@
 """The file of terms: a copy of the log's term records, so that a start need not look for them. JSON with a checksum.
 
-It may be lost, and a crash may leave it older than the log, or newer: it is on disk at once, which the log is not, and it is written
-after a cut. So whoever reads it drops what begins at or behind the log's end, finds what is missing behind the last record, and **saves
-that before the log grows**: once other bytes lie where a record was dropped, nothing would tell that it is not theirs.
+A record is here before its bytes are in the log: an end mark that is written for it would pass for one of the term before, if a crash came
+before the record itself. So the file may be ahead of the log, and after a cut, or if it was lost, it may be otherwise wrong. Whoever
+reads it drops what begins at or behind the log's end, finds what is missing behind the last record, and **saves that before the log
+grows**: once other bytes lie where a record was dropped, nothing would tell that it is not theirs.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ def decode(data: bytes) -> tuple[Terms, str]:
     try:
         values: Any = json.loads(data.decode())
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"it is no JSON text ({error})") from None
+        raise ValueError(f"it is not JSON ({error})") from None
     if not isinstance(values, dict):
-        raise ValueError("it holds no JSON object")
+        raise ValueError("it is not a JSON object")
     if values.get("format") != FORMAT:
         raise ValueError(f"it has format {values.get('format')!r}, this version knows {FORMAT}")
     crc = values.pop("crc", None)
@@ -72,7 +73,7 @@ def _record(values: Any, what: str) -> TermRecord:
     for name in ("start", "term"):
         value = values.get(name)
         if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= NUMBER_MAX:
-            raise ValueError(f"{name} of {what} is missing or no whole number")
+            raise ValueError(f"{name} of {what} is missing or not an integer")
     lists = []
     for name in ("voters", "learners"):
         if not isinstance(values.get(name), list):

@@ -1,4 +1,4 @@
-"""The vote file: what a member has promised, and who it is. Two slots of 4,096 bytes with the same content.
+"""The vote file: a member's ballot and identity. Two slots of 4,096 bytes with the same content.
 
 A new content goes into the first slot, which is fsynced, and then into the second one, which is fsynced, too; only then may anybody be
 told. So a torn write costs nothing: the slot that is whole holds the content of before, which is all that anybody knows of, or the new
@@ -99,9 +99,9 @@ def decode_slot(data: bytes) -> Vote:
     try:
         values: Any = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"it is no JSON text ({error})") from None
+        raise ValueError(f"it is not JSON ({error})") from None
     if not isinstance(values, dict):
-        raise ValueError("it holds no JSON object")
+        raise ValueError("it is not a JSON object")
     voted_for = values.get("votedFor")
     return Vote(
         counter=_number(values.get("counter"), "counter"),
@@ -122,11 +122,11 @@ def member_from(value: Any, what: str) -> MemberId:
 
 def _number(value: Any, what: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= NUMBER_MAX:
-        raise ValueError(f"{what} is missing or no whole number")
+        raise ValueError(f"{what} is missing or not an integer")
     return value
 
 
 def _text(value: Any, what: str) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"{what} is missing or no text")
+        raise ValueError(f"{what} is missing or not a string")
     return value

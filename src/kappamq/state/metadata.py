@@ -129,9 +129,7 @@ class Metadata:
             except NotMaster:
                 pass  # the master records its own, and they come with its log
             except KappaError as error:
-                log.warning(
-                    "a change that the start has made (%s) is not in the log, only in the snapshot: %s", kind, error
-                )
+                log.warning("a change made at start (%s) is not in the log, only in the snapshot: %s", kind, error)
 
     # -- changing ----------------------------------------------------------------------------------------------------------
 
@@ -158,7 +156,7 @@ class Metadata:
                 if not anyway:
                     raise
                 self._unrecorded = True
-                log.info("the log does not record a change (%s), the snapshot will: %s", kind, error)
+                log.info("could not record a change in the log (%s), the snapshot will have it: %s", kind, error)
         self._apply(table, kind, change, now)
         return end
 

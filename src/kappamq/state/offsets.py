@@ -218,7 +218,7 @@ class Offsets:
         return list(self.each_beside())
 
     def each_beside(self) -> Iterator[tuple[str, str, int, int]]:
-        """The same one by one, for who may need only the first ones; nothing may be committed meanwhile."""
+        """The same one by one, for callers that may need only the first ones; nothing may be committed meanwhile."""
         for (topic, group), queues in self._overlay.items():
             for queue, offset in queues.items():
                 yield topic, group, queue, offset

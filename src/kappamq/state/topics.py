@@ -302,7 +302,7 @@ class Topics:
         return [name for name in self.deleted if name not in self.table]
 
     def followed(self, kind: str, change: Any) -> None:
-        """The master has recorded this change, and the table has applied it: tell those who look at topics."""
+        """The master has recorded this change, and the table has applied it: notify the listeners of topics."""
         if kind == CHANGED_KIND:
             topic = self.table.get(TopicConfig.from_json(change).name)
             if topic is not None:

@@ -71,9 +71,9 @@ class Position:
         try:
             values: Any = json.loads(data.decode("ascii"))
         except (ValueError, RecursionError) as error:
-            raise ValueError(f"it is no JSON text ({error})") from None
+            raise ValueError(f"it is not JSON ({error})") from None
         if not isinstance(values, dict):
-            raise ValueError("it holds no JSON object")
+            raise ValueError("it is not a JSON object")
         if values.get("format") != FORMAT:
             raise ValueError(f"it has format {values.get('format')!r}, this version knows {FORMAT}")
         crc = values.pop("crc", None)
@@ -84,9 +84,9 @@ class Position:
             value = values.get(field.name)
             if field.name in (*_BINARY, "boot_id"):
                 if not isinstance(value, str):
-                    raise ValueError(f"{field.name} is missing or no text")
+                    raise ValueError(f"{field.name} is missing or not a string")
             elif not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= _OFFSET_MAX:
-                raise ValueError(f"{field.name} is missing or no whole number")
+                raise ValueError(f"{field.name} is missing or not an integer")
         for name in _BINARY:
             values[name] = bytes.fromhex(values[name])
             if len(values[name]) != USED_BYTES:

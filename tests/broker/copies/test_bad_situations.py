@@ -61,7 +61,7 @@ def test_a_slave_without_room_waits_and_goes_on_by_itself(tmp_path: Path) -> Non
             assert codes <= promised
             assert len(codes) > 1, "senders hear that the copy is missing"
             await eventually_async(
-                lambda: "stored nothing more" in (slave.copies.following.told or "stored nothing more")
+                lambda: "stored nothing more" in (slave.copies.following.problem or "stored nothing more")
             )
             assert slave.store.failed is None
             disk.repair()
@@ -118,10 +118,10 @@ def test_a_slave_that_holds_what_its_master_has_lost(tmp_path: Path) -> None:
             assert await read(speaker) == [b"old", *(b"new %d" % number for number in range(5))]
         async with running(master_root) as master, slave_of(master, slave_root) as slave:
             end = master.store.log.end
-            await eventually_async(lambda: f"kappamq store cut --to {end}" in (slave.copies.following.told or ""))
-            assert "the master has lost messages that this copy still has" in (slave.copies.following.told or "")
+            await eventually_async(lambda: f"kappamq store cut --to {end}" in (slave.copies.following.problem or ""))
+            assert "the master has lost messages that this copy still has" in (slave.copies.following.problem or "")
             assert slave.store.log.end > end, "nothing was dropped"
-        to = re.search(r"--to (\d+)", slave.copies.following.told or "")
+        to = re.search(r"--to (\d+)", slave.copies.following.problem or "")
         assert to is not None
         cut = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "kappamq", "store", "cut", "--data", str(slave_root), "--to", to[1],

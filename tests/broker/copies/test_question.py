@@ -45,7 +45,7 @@ def test_each_kind_has_its_own() -> None:
     [
         (text_frame(Kind.PROOF, {"proof": "00"}, crc32), "it does not know the secret"),
         (text_frame(Kind.PROOF, {}, crc32), "it does not know the secret"),
-        (frame(Kind.BYTES, b"x" * 20, crc32), "is not what comes now"),
+        (frame(Kind.BYTES, b"x" * 20, crc32), "was not expected here"),
         (b"\xff" * 20, "a frame of"),
     ],
 )

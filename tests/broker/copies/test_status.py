@@ -56,7 +56,7 @@ def test_a_slave_without_a_master_says_why(tmp_path: Path) -> None:
                 slave_of(master, tmp_path / "s", copies={"master_address": "127.0.0.1:1"}) as slave,
                 speaking(slave) as to,
             ):
-                await eventually_async(lambda: slave.copies.following.told, text="it has tried")
+                await eventually_async(lambda: slave.copies.following.problem, text="it has tried")
                 assert "127.0.0.1:1" in (await runtime(to))["kappamqFollowing"]
                 assert place != "127.0.0.1:1"
 

@@ -178,7 +178,7 @@ def test_one_name_server_is_down_and_comes_back(tmp_path: Path, quick: None, cap
 
     with caplog.at_level(logging.WARNING, "kappamq.broker.naming.registration"):
         run(test())
-    tries = [record.message for record in caplog.records if "trying again" in record.message]
+    tries = [record.message for record in caplog.records if "retrying" in record.message]
     assert 1 <= len(tries) <= 3, "told when it breaks, not at every try"
 
 

@@ -66,7 +66,7 @@ def test_damaged_files_are_built_again(tmp_path: Path, damage: str, caplog: pyte
         async with timed(tmp_path, clock=MessageClock(START_MS + 30_000)) as it:
             await it.pass_ms(30_019)
             assert sorted(await it.bodies(), key=int) == [b"%d" % number for number in range(20)]
-            assert "timers are built again" in caplog.text
+            assert "rebuilding the timer files" in caplog.text
         assert path.stat().st_size == size
 
     run(scenario())
@@ -366,7 +366,7 @@ def test_a_unit_that_is_due_outside_its_slot_is_damage(tmp_path: Path, caplog: p
         async with timed(tmp_path, clock=MessageClock(START_MS + 30_000)) as it:
             await it.pass_ms(60_000)
             assert await it.bodies() == [b"0", b"1", b"2", b"3", b"4"]
-            assert "timers are built again" in caplog.text
+            assert "rebuilding the timer files" in caplog.text
 
     run(scenario())
 

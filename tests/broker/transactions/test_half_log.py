@@ -408,7 +408,7 @@ def test_a_java_brokers_transactions_go_on(tmp_path: Path, caplog: pytest.LogCap
     life.store.close(clean=False)
     again = HalfLife(tmp_path)
     assert again.open_bodies() == [b"asked", b"immune", b"open"]
-    assert "lacks what a half message has" in caplog.text
+    assert "lacks the properties of a half message" in caplog.text
     assert "the op record at" in caplog.text
     asked = again.log.halves.get(placed[4].log_offset)
     assert asked is not None

@@ -528,7 +528,7 @@ def test_a_jump_that_cannot_be_marked_is_followed_all_the_same(
 
     with caplog.at_level(logging.WARNING):
         run(test())
-    assert "could not be noted in the log" in caplog.text
+    assert "could not record the clock change in the log" in caplog.text
 
 
 def test_the_table_is_a_fold() -> None:

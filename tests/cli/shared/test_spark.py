@@ -22,11 +22,15 @@ def test_properties() -> None:
 def test_the_first_interrupt_asks_and_the_second_one_ends() -> None:
     before = signal.getsignal(signal.SIGINT)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    now_s = 100.0
     try:
-        with asked_to_stop() as asked:
+        with asked_to_stop(lambda: now_s) as asked:
             assert not asked()
             os.kill(os.getpid(), signal.SIGINT)
             assert asked()
+            now_s += 0.9
+            os.kill(os.getpid(), signal.SIGINT)  # as `timeout` does: to the process, and to its group
+            now_s += 0.2
             with pytest.raises(KeyboardInterrupt):
                 os.kill(os.getpid(), signal.SIGINT)
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

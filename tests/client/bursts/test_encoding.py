@@ -62,3 +62,11 @@ def test_what_no_broker_takes_is_refused() -> None:
     for wrong in (Message("tea", b""), Message("tea", b"x" * 11), Message("tea", b"x", properties={"KEYS": "1"})):
         with pytest.raises(IllegalMessage):
             encoder.check(wrong)
+
+
+@given(st.lists(st.binary(min_size=1, max_size=40), min_size=1, max_size=10))
+def test_bare_messages_are_encoded_as_others_are(bodies: list[bytes]) -> None:
+    several = [Message("tea", body) for body in bodies]
+    ids = [f"ID{number:030}" for number in range(len(several))]
+    encoder = Encoder(ClientConfig())
+    assert encoder.body(several, ids, bare=True) == encoder.body(several, ids)

@@ -13,11 +13,13 @@ from kappamq.client.consumer.pull_consumer import AsyncPullConsumer
 from kappamq.client.core import core as sharing
 from kappamq.client.core.core import every, local_host
 from kappamq.client.producer.producer import AsyncProducer
-from kappamq.errors import Busy, ClientClosed, NotConnected
+from kappamq.errors import Busy, ClientClosed, MaybeStored, NotConnected
 from kappamq.message import Message, MessageQueue
 from kappamq.protocol.codes import RequestCode, ResponseCode
+from kappamq.protocol.frame import Frame, reply
 from kappamq.protocol.headers.client import GetMaxOffset, OffsetResponse
-from tests.client.fake import fake_cluster
+from kappamq.protocol.leader_hint import not_known
+from tests.client.fake import Peer, fake_cluster
 from tests.client.loop import on_loop
 from tests.waiting import eventually_async
 
@@ -66,7 +68,7 @@ async def test_routes_are_asked_again_by_themselves() -> None:
     async with fake_cluster(tea=1) as cluster, AsyncProducer(**cluster.options(route_poll_ms=20)) as producer:
         await producer.send(Message("tea", b"x"))
         cluster.create("tea", 5)
-        await eventually_async(lambda: producer.start().routes.cached("tea").publish[-1].queue_id == 4)  # type: ignore[union-attr]
+        await eventually_async(lambda: producer.running().routes.cached("tea").publish[-1].queue_id == 4)  # type: ignore[union-attr]
 
 
 @on_loop
@@ -84,6 +86,24 @@ async def test_a_server_that_goes_away_is_asked_again_on_a_new_connection() -> N
         cluster.broker.script(RequestCode.GET_MAX_OFFSET, ResponseCode.GO_AWAY)
         answer = await admin.start().ask(cluster.broker.address, MAX)
         assert OffsetResponse.decode(answer.ext).offset == 0
+
+
+@on_loop
+async def test_what_may_have_been_done_is_asked_for_again_only_if_it_may_be_done_twice() -> None:
+    """The master was deposed while it worked."""
+
+    def maybe(peer: Peer, frame: Frame) -> Frame:
+        return reply(frame, ResponseCode.SERVICE_NOT_AVAILABLE, not_known("another broker leads now"))
+
+    async with fake_cluster(tea=1) as cluster, AsyncAdmin(**cluster.options()) as admin:
+        core = admin.start()
+        cluster.broker.script(RequestCode.GET_MAX_OFFSET, maybe)
+        assert (await core.ask_master("tea", "broker-0", MAX)).code == 0
+        assert len(cluster.broker.seen(RequestCode.GET_MAX_OFFSET)) == 2
+        cluster.broker.script(RequestCode.GET_MAX_OFFSET, maybe)
+        with pytest.raises(MaybeStored):
+            await core.ask_master("tea", "broker-0", MAX, again=False)
+        assert len(cluster.broker.seen(RequestCode.GET_MAX_OFFSET)) == 3
 
 
 @on_loop

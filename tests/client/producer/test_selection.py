@@ -3,8 +3,13 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from kappamq.client.core.routes import Route
 from kappamq.client.producer.selection import RoundRobin, Sticky, by_key, key_hash, selection
+from kappamq.client.producer.sending import Sending
+from kappamq.config.client import ClientConfig
 from kappamq.errors import ConfigError
 from kappamq.message import MessageQueue
 
@@ -68,3 +73,29 @@ def test_an_unknown_selection_is_named_with_the_known_ones() -> None:
         selection("random")
     with pytest.raises(ConfigError, match="at least 1"):
         Sticky(messages_max=0)
+
+
+@given(
+    st.lists(st.integers(1, 20), min_size=1, max_size=8), st.integers(1, 5), st.sampled_from(["round-robin", "sticky"])
+)
+def test_many_at_once_get_the_queues_that_one_after_the_other_would(counts: list[int], queues: int, name: str) -> None:
+    publish = tuple(MessageQueue("tea", "b", number) for number in range(queues))
+    route = Route("tea", {}, publish, publish)
+    start = {"round-robin": lambda: RoundRobin(3), "sticky": lambda: Sticky(4, 3)}[name]
+    together, single = (Sending(ClientConfig(), "g", start()) for _ in range(2))
+    for count in counts:
+        entries = list(range(count))
+        found = together.choose_for_all(route, entries, 0.0)
+        assert found is not None
+        wanted: dict[MessageQueue, list[int]] = {}
+        for entry in entries:
+            wanted.setdefault(single.choose(route, None, None, None, 0.0), []).append(entry)
+        assert dict(found) == wanted
+
+
+def test_a_selection_of_an_application_is_asked_for_each() -> None:
+    class Mine(RoundRobin):
+        pass
+
+    publish = (MessageQueue("tea", "b", 0),)
+    assert Sending(ClientConfig(), "g", Mine()).choose_for_all(Route("tea", {}, publish, publish), [1], 0.0) is None

@@ -9,7 +9,11 @@ import pytest
 
 from kappamq.client.admin.admin import AsyncAdmin
 from kappamq.client.consumer.pull_consumer import AsyncPullConsumer
+from kappamq.client.producer.outgoing import single
 from kappamq.client.producer.producer import AsyncProducer
+from kappamq.client.producer.selection import RoundRobin
+from kappamq.client.producer.sending import Sending
+from kappamq.config.client import ClientConfig
 from kappamq.errors import BrokerError, MaybeStored, NotConnected, SendTimeout, TooManyRequests
 from kappamq.message import Message, MessageQueue, ReceivedMessage, SendResult
 from kappamq.protocol.codes import RequestCode, ResponseCode
@@ -241,3 +245,16 @@ async def test_a_refusal_does_not_hide_that_an_earlier_try_may_have_been_stored(
         cluster.broker.script(SEND, deposed)
         with pytest.raises(SendTimeout, match="it may have been stored"):
             await producer.send(Message("tea", b"x"), timeout=1)
+
+
+def test_a_request_that_is_partly_kept_is_the_one_that_its_header_makes() -> None:
+    config = ClientConfig()
+    sending = Sending(config, "g", RoundRobin())
+    for number in range(3):
+        for queue in (MessageQueue("tea", "a", 0), MessageQueue("tea", "b", 1), MessageQueue("milk", "a", 0)):
+            message = Message(queue.topic, b"x%d" % number, tags="t" * number, flag=number // 2)
+            outgoing = single(message, f"id {number}", 1_000 + number, config, sys_flag=number)
+            made = sending.request(outgoing, queue)
+            header = outgoing.header("g", queue.queue_id, queue.broker, config)
+            assert (made.code, made.ext, made.body) == (outgoing.code, header.encode(), outgoing.body)
+    assert sending.request(outgoing, queue).opaque != made.opaque

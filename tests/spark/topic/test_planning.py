@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from itertools import pairwise
 
 import pytest
@@ -10,13 +11,13 @@ from hypothesis import strategies as st
 
 from kappamq.errors import ConfigError, DataLoss
 from kappamq.message import MessageQueue
+from kappamq.spark.dividing import task_count
 from kappamq.spark.topic.options import EARLIEST, LATEST, OnDataLoss, Position
 from kappamq.spark.topic.planning import (
     RETENTION,
     SHORTER,
     TASK_ROWS_MAX,
     TASK_ROWS_MIN,
-    TASKS_FEW,
     Bounds,
     Gap,
     QueueRange,
@@ -94,27 +95,12 @@ def test_tasks_cover_every_message_once(sizes: list[tuple[int, int]], at_least: 
     assert len(made) >= min(at_least, total)
     assert all(abs(count - total / len(made)) <= total / len(made) / 4 + 1 for count in counts), "as long as each other"
     assert all(count <= 1.25 * TASK_ROWS_MAX + 1 for count in counts)
-    assert len(made) <= max(at_least, -(-total // TASK_ROWS_MAX), min(TASKS_FEW, total // TASK_ROWS_MIN), 1)
+    if total:
+        assert len(made) == min(total, task_count(total, least=TASK_ROWS_MIN, most=TASK_ROWS_MAX, at_least=at_least))
 
 
-@pytest.mark.parametrize(
-    ("rows", "queues", "wanted"),
-    [
-        (TASK_ROWS_MIN - 1, 8, 1),
-        (250_000, 8, 2),
-        (250_000, 1, 2),
-        (600_000, 8, 4),
-        (1_900_000, 8, 4),
-        (3_000_000, 8, 6),
-        (5_000_000, 3, 10),
-    ],
-)
-def test_a_few_tasks_are_a_power_of_two(rows: int, queues: int, wanted: int) -> None:
-    ranges = [QueueRange(MessageQueue("t", "b", number), 0, rows // queues) for number in range(queues)]
-    assert len(tasks(ranges)) == wanted
-
-
-def test_a_queue_that_nearly_fills_a_task_is_not_cut() -> None:
+def test_a_queue_that_nearly_fills_a_task_is_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
     sizes = (100_100, 99_900, 100_050, 99_950)
     ranges = [QueueRange(MessageQueue("t", "b", number), 0, size) for number, size in enumerate(sizes)]
     assert tasks(ranges) == [(one,) for one in ranges]

@@ -135,7 +135,7 @@ class ClientCalls:
             # A peer's answer is as little to be trusted as its requests.
             return await self._beside.run(client.connection, _status, answer.body, size=len(answer.body))
         except (Busy, RequestTimeout, NotConnected, ProtocolError) as error:
-            log.info("client %s does not tell its offsets: %s", client.client_id, error)  # the others still may
+            log.info("client %s did not report its offsets: %s", client.client_id, error)  # the others still may
             return None
 
 

@@ -87,7 +87,7 @@ class OffsetResets:
         try:
             await self._appender.confirmed(self._store.append_offset)
         except NotAvailable as error:
-            log.warning("consumers are not told of a reset yet: %s", error)
+            log.warning("consumers were not notified of an offset reset yet: %s", error)
             return
         for topic, queue_id in queues:
             self._on_reset(topic, queue_id)

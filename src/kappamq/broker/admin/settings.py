@@ -68,7 +68,7 @@ class Settings:
         for name, (text, instead_of) in list(self._changes.items()):
             if self._at_start.get(name) != instead_of:
                 log.warning(
-                    "%s=%s, set while the broker ran, no longer holds: the configuration now says %s where it said %s",
+                    "%s=%s, set at run time, no longer applies: the configuration now says %s where it said %s",
                     name,
                     text,
                     self._at_start.get(name),
@@ -79,9 +79,9 @@ class Settings:
                 continue
             try:
                 self._overwrite(apache.changed(self._live, {name: text}))
-                log.info("%s=%s, as set while the broker ran before", name, text)
+                log.info("%s=%s, set at run time before the restart", name, text)
             except KappaError as error:
-                log.warning("%s=%s, set while the broker ran before, cannot be honoured: %s", name, text, error)
+                log.warning("%s=%s, set at run time before the restart, cannot be applied: %s", name, text, error)
 
     def _overwrite(self, new: BrokerSettings) -> None:
         """Put new values into the configuration objects that all parts share. They were checked as new objects of their own."""

@@ -232,7 +232,7 @@ class Participant:
             self._ask_at[scope] = self._liveness() + self._pause(scope)
             if self._complaints.get(scope) != str(error):
                 self._complaints[scope] = str(error)
-                log.warning("scope %s: its coordinator cannot be asked what became of staged chunks: %s", scope, error)
+                log.warning("scope %s: cannot ask the coordinator about staged chunks: %s", scope, error)
         finally:
             del self._settling[scope]
             if not self._staged.of_scope(scope):
@@ -275,15 +275,13 @@ class Participant:
                 if transaction in decided:
                     self._publish(staged, decided[transaction].chunks)
                 elif transaction != answer.open:
-                    log.info(
-                        "scope %s: %d staged chunks of batch %d are dropped", name, len(staged.chunks), staged.number
-                    )
+                    log.info("scope %s: dropped %d staged chunks of batch %d", name, len(staged.chunks), staged.number)
                     self._commit("chunks-dropped", [transaction])
         if scope is not None:
             await self._report_lost(scope, answer.decided)
 
     async def _report_lost(self, scope: Scope, decided: list[DecidedChunks]) -> None:
-        """Tell the coordinator of decided transactions of which nothing is here, so that nobody waits for them."""
+        """Report decided transactions without chunks here to the coordinator, so that it does not wait for them."""
         # Not by what was here when it was asked: a chunk that was staged meanwhile may be decided already.
         if all(self._staged.get(one.transaction) is not None for one in decided):
             return

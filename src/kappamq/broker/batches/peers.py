@@ -79,7 +79,7 @@ class Peers:
 
     async def _call(self, broker: str, header: Header, body: bytes = b"") -> Frame:
         """The answer of another broker. Raises the KappaError that it answers with, or NotAvailable: with a text of ours, since
-        whoever asked us would take a hint at its leader for one at ours."""
+        the caller would take a hint at its leader for one at ours."""
         try:
             channel = await self._channel_to(broker)
             answer = await channel.request(header, body, _TIMEOUT_S)

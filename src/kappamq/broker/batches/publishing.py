@@ -124,7 +124,7 @@ class Publishing:
             record = None
         if record is None:
             log.error(
-                "scope %s: a chunk of batch %d cannot be read any more: %d messages for topic %s are lost",
+                "scope %s: a chunk of batch %d can no longer be read: %d messages for topic %s are lost",
                 staged.scope, staged.number, rows, chunk.topic,
             )  # fmt: skip
             dropped = rows
@@ -144,13 +144,13 @@ class Publishing:
         except IllegalMessage as error:
             # Staging checks for it; settings may have changed since. It must not keep all others from being published.
             log.error(
-                "scope %s: %d messages of batch %d for topic %s cannot be stored any more (%s): they are dropped",
+                "scope %s: %d messages of batch %d for topic %s can no longer be stored (%s): they are dropped",
                 staged.scope, rows, staged.number, chunk.topic, error,
             )  # fmt: skip
             self._appender.change("chunk-published", [staged.transaction, chunk.place, rows])
         except KappaError as error:
             if str(error) != self._refused:
-                log.warning("decided batches wait: %s", error)
+                log.warning("publishing decided batches is delayed: %s", error)
             self._refused = str(error)
             self._not_before_ms = now_ms + _AFTER_REFUSAL_MS
             self._drafts = None  # placers may have changed some

@@ -61,6 +61,6 @@ class GroupNotices:
                 tell_members(group)
             except Exception:  # the other groups must hear all the same
                 log.exception(
-                    "members of group %s were not told of a change; they notice it within 20 s by themselves", name
+                    "could not notify members of group %s of a change; they notice it by themselves within 20 s", name
                 )
             yield

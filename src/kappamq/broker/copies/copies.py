@@ -112,12 +112,12 @@ class Copies:
         )
 
     def _who(self) -> RangeQuestion:
-        """This broker, as it asks others for bytes of the log, and as it is asked."""
+        """This broker's identity in requests for bytes of the log, as the asking and as the answering side."""
         return RangeQuestion(
             cluster=self._broker.cluster,
             name=self._broker.name,
             group=self.config.group or "",
-            group_id=self.group.group_id if self.group is not None else "",
+            group_id=self.group_id,
             who=self.config.member or str(self._broker.broker_id),
             segment_bytes=self._store.config.segment_bytes,
         )
@@ -138,7 +138,7 @@ class Copies:
         return master.address if master is not None and self.following.shown >= master.end else None
 
     def _reader(self) -> int:
-        """Who may read old messages for the master: we, or a copy that keeps up; 0: nobody."""
+        """The broker id from which consumers read old messages instead of the master: ours, or that of a copy that keeps up; 0: none."""
         end, lag = self._store.log.end, self.config.lag_bytes_max
         if self._operations is not None:
             return self._operations.reader(self._role.broker_id)
@@ -149,6 +149,10 @@ class Copies:
         return min((link.broker_id for link in links if link.broker_id), default=0)
 
     # -- seeding -----------------------------------------------------------------------------------------------------------
+
+    @property
+    def group_id(self) -> str:
+        return self.group.group_id if self.group is not None else ""
 
     def may_seed(self) -> None:
         """Raises Refusal if this node does not lead."""
@@ -181,7 +185,7 @@ class Copies:
         await self.followers.listen(listener, None if self.group is None else self.group.connections.link)
 
     def take_part(self, found: Recovered) -> None:
-        """This node is a member of a Raft group, which decides who leads. Raises StoreError."""
+        """This node is a member of a Raft group, which elects its leader. Raises StoreError."""
         assert self.group is not None
         group = self.group
         self._writer.take_mode(RaftGroup(lambda: group.confirmed))

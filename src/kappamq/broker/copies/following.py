@@ -82,7 +82,7 @@ class Following:
         self._checksum = store.kernel_module.crc32
         self._task: asyncio.Task[None] | None = None
         self._out: asyncio.StreamWriter | None = None
-        self._told: str | None = None
+        self._problem: str | None = None
         self._welcome: Welcome | None = None
         self._reported = (0, 0, 0)
         self._reported_at = 0.0
@@ -118,9 +118,9 @@ class Following:
         return self._task is not None
 
     @property
-    def told(self) -> str | None:
-        """Why nobody is followed."""
-        return self._told
+    def problem(self) -> str | None:
+        """Why this slave is not replicating; None if it is."""
+        return self._problem
 
     @property
     def reported_at(self) -> float | None:
@@ -132,12 +132,12 @@ class Following:
 
     @property
     def speaks(self) -> str:
-        """The protocol, for operators; empty while nobody is followed."""
+        """The protocol, for operators; empty while this slave is not replicating."""
         return "apache" if self._classic is not None else "kappamq" if self._welcome is not None else ""
 
     @property
     def master(self) -> Welcome | None:
-        """Who is followed now."""
+        """The address of the master that this slave replicates from."""
         return self._welcome
 
     def marks(self) -> tuple[int, int]:
@@ -155,17 +155,17 @@ class Following:
             except (KappaError, OSError, EOFError) as error:
                 self._tell(logging.WARNING, str(error) or type(error).__name__)
             except Exception:
-                log.exception("copies: following failed")
+                log.exception("copies: replication from the master failed")
             if self._beginnings > beginnings:
                 pause = _AGAIN_S[0]
             await asyncio.sleep(pause * random.uniform(0.8, 1.2))
             pause = min(longest, pause * 2)
 
     def _tell(self, level: int, why: str) -> None:
-        """The same problem is told once, until it is over."""
-        if why != self._told:
-            self._told = why
-            log.log(level, "copies: this slave does not follow now: %s", why)
+        """Log a problem once until it is over."""
+        if why != self._problem:
+            self._problem = why
+            log.log(level, "copies: this slave is not replicating: %s", why)
 
     async def _once(self) -> None:
         self.place = place = self._master_address()
@@ -200,12 +200,12 @@ class Following:
         reader, out = await connected(place)
         self._classic = ClassicStream(reader, out, self._writer, self._store, self._clock, self._arrived)
         try:
-            self._told = None
+            self._problem = None
             self._beginnings += 1
             self._apache_at = place
             self._arrived()
             log.info(
-                "copies: following the Apache broker at %s from %d on, %d bytes behind",
+                "copies: replicating from the Apache broker at %s, from offset %d, %d bytes behind",
                 place,
                 start.offset,
                 start.behind,
@@ -272,13 +272,13 @@ class Following:
                                 )
                             if welcome.start != self._store.log.end:
                                 raise BadStream(
-                                    f"the master would send from {welcome.start}, we are at {self._store.log.end}"
+                                    f"the master would send from {welcome.start}, but the log here ends at {self._store.log.end}"
                                 )
                             self._began(welcome, place)
                             frames.trust()
                             return came[number + 1 :]
                         else:
-                            raise BadStream(f"a frame {kind.name} is not what comes now")
+                            raise BadStream(f"a frame {kind.name} was not expected here")
         except TimeoutError:
             raise NotKnown(f"the master at {place} did not answer within {_GREETING_S:g} s") from None
 
@@ -291,17 +291,17 @@ class Following:
                 await reader.readexactly(OPENING.size)  # the version is told in a refusal, if it is another one
         except TimeoutError:
             raise Unanswered(
-                f"the broker at {place} does not answer in the protocol for copies: it is hung, or not a broker of this kind. If it is "
-                f"Apache's, copies.protocol=apache says so"
+                f"the broker at {place} does not answer in the protocol for copies: it hangs, or is not a KappaMQ broker. "
+                f"If it is Apache's, set copies.protocol=apache"
             ) from None
         except asyncio.IncompleteReadError:
             raise NotKnown("the master has closed the connection") from None
 
     def _began(self, welcome: Welcome, place: str) -> None:
         self._welcome = welcome
-        if self._told is not None:
-            log.warning("copies: this slave follows its master again")
-        self._told = None
+        if self._problem is not None:
+            log.info("copies: this slave is replicating from its master again")
+        self._problem = None
         self._beginnings += 1
         self.heard_at = self._clock.liveness()
         self._reported = (0, 0, 0)
@@ -309,7 +309,11 @@ class Following:
         end = self._received = self._store.log.end
         self.shown, self.safe = min(self.shown, end), min(self.safe, end)  # another master may show less
         log.info(
-            "copies: following %s (%s) from %d on, %d bytes behind", welcome.address, place, end, welcome.end - end
+            "copies: replicating from %s (%s), from offset %d, %d bytes behind",
+            welcome.address,
+            place,
+            end,
+            welcome.end - end,
         )
 
     # -- the log -----------------------------------------------------------------------------------------------------------
@@ -332,7 +336,7 @@ class Following:
 
     def _take(self, kind: Kind, content: bytes, incoming: Incoming) -> None:
         if kind is not Kind.LOG:
-            raise BadStream(f"a frame {kind.name} is not what comes now")
+            raise BadStream(f"a frame {kind.name} was not expected here")
         piece = LogPiece.decode(content, self._checksum)
         self.heard_at = self._clock.liveness()
         self.master_end = piece.end
@@ -350,7 +354,7 @@ class Following:
     # -- reports -----------------------------------------------------------------------------------------------------------
 
     def _report(self) -> None:
-        """Say how far we are, if somebody waits for it, if much has come, or if it is time."""
+        """Report the end of our log, if a sender waits for it, if much has arrived, or if it is time."""
         welcome, marks = self._welcome, self._store.marks
         if welcome is None:
             return
@@ -385,4 +389,4 @@ class Following:
 
 
 class Unanswered(NotKnown):
-    """Somebody listens there who does not speak our protocol."""
+    """The server at that address does not speak our protocol."""

@@ -50,7 +50,7 @@ class Link(LogSender):
 
     def _too_late(self) -> None:
         if self.feed is None:
-            log.info("copies: %s did not say within %g s who it is", self.peer, GREETING_S)
+            log.info("copies: %s did not complete its greeting within %g s", self.peer, GREETING_S)
             self.close()
 
     def data_received(self, data: bytes) -> None:
@@ -70,16 +70,16 @@ class Link(LogSender):
             if news:
                 self._reported()
         except Refusal as error:
-            if self._master.told.is_news(self.peer, str(error)):
-                log.warning("copies: %s may not follow this broker: %.1000s", self.peer, error)
+            if self._master.log_throttle.is_news(self.peer, str(error)):
+                log.warning("copies: refused %s as a slave: %.1000s", self.peer, error)
             self._say(Kind.REFUSED, {"why": str(error)[:1000], **self._to_seed(error)})
             self.close()
         except KappaError as error:
-            log.warning("copies: the connection of %s is closed: %.1000s", self.peer, error)
+            log.warning("copies: closed the connection of %s: %.1000s", self.peer, error)
             self.close()
 
     def _to_seed(self, error: Refusal) -> dict[str, object]:
-        """That all it has is of no use any more, it believes only of somebody who knows the secret."""
+        """Only a broker that knows the secret may tell a copy that its log is useless."""
         if not isinstance(error, TooFarBehind):
             return {"seed": 0}
         secret = self._master.config.secret
@@ -115,7 +115,7 @@ class Link(LogSender):
                 )
             self._welcome(self._hello, proof(secret, "leader", theirs, self._nonce))
         else:
-            raise BadStream(f"a frame {kind.name} is not what comes now")
+            raise BadStream(f"a frame {kind.name} was not expected here")
 
     def _reported(self) -> None:
         feed, gathering = self.feed, self._gathering
@@ -153,7 +153,7 @@ class Link(LogSender):
             self._gathering = Gathering()
         master.joined(self)
         log.info(
-            "copies: %s (%s, id %d) follows this broker from %d on",
+            "copies: %s (%s, id %d) replicates from offset %d",
             hello.address,
             self.peer,
             hello.broker_id,
@@ -181,7 +181,9 @@ class Link(LogSender):
         # Seconds in which this broker ran are counted, and not time: after a pause of its own it has not read yet what has come.
         self._silent_seconds += 1
         if self._silent_seconds > _SILENT_SECONDS_MAX:
-            log.warning("copies: %s has been silent for %d s: it is let go", self.address, _SILENT_SECONDS_MAX)
+            log.warning(
+                "copies: %s has been silent for %d s: closing its connection", self.address, _SILENT_SECONDS_MAX
+            )
             self.abort()
 
     # -- the log -----------------------------------------------------------------------------------------------------------

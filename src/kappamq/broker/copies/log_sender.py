@@ -1,4 +1,4 @@
-"""The master's end of a connection to whoever copies the log: the log as far as there is room, from memory or from its files.
+"""The master's end of a replication connection: sends the log as far as there is room, from memory or from its files.
 
 Who has everything gets what a turn has written straight from memory, in the same turn, or with what other turns write until its report
 on what it was sent before arrives (`replication.gathering`). Who lags is sent what a worker reads from the
@@ -13,8 +13,8 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Protocol, cast
 
+from kappamq.broker.copies.log_throttle import LogThrottle
 from kappamq.broker.copies.question import Questions
-from kappamq.broker.copies.told import Told
 from kappamq.clock import Clock
 from kappamq.config.copies import CopiesConfig
 from kappamq.native.interface import KernelModule
@@ -39,7 +39,7 @@ class Master(Protocol):
     clock: Clock
     term: int
     questions: Questions
-    told: Told
+    log_throttle: LogThrottle
 
     def greet(self, hello: Hello) -> None:
         """Raises Refusal for a broker that may not follow us."""
@@ -199,7 +199,7 @@ class LogSender(asyncio.Protocol):
         while self._transport is not None and feed.sent < store.log.end:
             if feed.sent < store.log.min:
                 log.warning(
-                    "copies: %s is at %d, but the log begins at %d now: it was too far behind (keep_bytes_max) and has to start anew",
+                    "copies: %s is at offset %d, but the log now begins at %d: too far behind (keep_bytes_max), it must be seeded again",
                     self.peer, feed.sent, store.log.min,
                 )  # fmt: skip
                 self.close()

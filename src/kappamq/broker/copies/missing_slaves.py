@@ -20,15 +20,15 @@ class MissingSlaves:
         """`missing`: which slaves are, None if all are there."""
         if missing is None:
             if self._told:
-                log.warning("copies: the slaves that are awaited are connected again")
+                log.warning("copies: enough slaves are connected again")
             self.forget()
         elif self._since is None:
             self._since = now
         elif not self._told and now - self._since >= PATIENCE_S:
             self._told = True
             log.warning(
-                "copies: %s: messages are stored without a copy, and their senders hear code 11 (SLAVE_NOT_AVAILABLE); "
-                "start the slaves and see their logs",
+                "copies: %s: messages are stored without a copy, and their senders get code 11 (SLAVE_NOT_AVAILABLE); "
+                "start the slaves and check their logs",
                 missing,
             )
 

@@ -1,4 +1,4 @@
-"""What this node is in its group at the moment: told to name servers, and done by whoever begins and ends the role that may write.
+"""The role of this node in its group: registered with name servers, and carried out by beginning and ending the role that may write.
 
 A role begins and ends with awaits, decisions come at any time: one task brings the one to what the other last said.
 """
@@ -83,6 +83,6 @@ class NodeRole:
                     continue  # another decision came while the role began
                 except Exception:
                     self._leads = True  # or a part of it, which has to end
-                    log.exception("the role of this node could not be changed, trying again")
+                    log.exception("could not change the role of this node, retrying")
                     await asyncio.sleep(_AGAIN_S)
             await self._changed.wait()

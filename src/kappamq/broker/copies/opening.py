@@ -1,4 +1,4 @@
-"""Whoever connects to the port for copies says with its first eight bytes which protocol it speaks; that one takes over then."""
+"""The first eight bytes of a connection to the port for copies say which protocol the peer speaks; its handler takes over then."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Opening(asyncio.Protocol):
 
     def _too_late(self) -> None:
         if self._transport is not None:
-            log.info("copies: %s did not say within %g s who it is", peer_of(self._transport), GREETING_S)
+            log.info("copies: %s did not complete its greeting within %g s", peer_of(self._transport), GREETING_S)
             self.abort()
 
     def data_received(self, data: bytes) -> None:
@@ -57,7 +57,7 @@ class Opening(asyncio.Protocol):
             link, rest = Link(self._master, self._lost), self._opening[OPENING.size :]
         else:
             why = f"it speaks version {-number} of the protocol for copies, this broker version {VERSION}: run the same release on both"
-            log.warning("copies: %s may not follow this broker: %s", peer_of(transport), why)
+            log.warning("copies: refused %s as a slave: %s", peer_of(transport), why)
             refusal = text_frame(Kind.REFUSED, {"why": why}, self._master.kernel_module.crc32)
             transport.write(OPENING.pack(-VERSION) + refusal)
             transport.close()

@@ -1,4 +1,4 @@
-"""A connection to the port for copies on which somebody asks one thing and gets the answer: snapshots, or bytes of the log."""
+"""A connection to the port for copies with one request and its answer: snapshots, or bytes of the log."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Questions:
 
 
 class QuestionLink(asyncio.Protocol):
-    """From the question on, which whoever accepted the connection has read. With a secret, nothing is answered before it is proved."""
+    """Goes on from the question, which is already read. With a secret, nothing is answered before the peer has proved it."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class QuestionLink(asyncio.Protocol):
         checksum: Checksum,
         lost: Callable[[], object],
     ) -> None:
-        """`sides`: what the one who asks and the one who answers are called in their proofs."""
+        """`sides`: the names of the asking and the answering side in their proofs."""
         self._transport = cast("asyncio.Transport | None", transport)
         self._sides = sides
         self._secret = secret
@@ -73,7 +73,7 @@ class QuestionLink(asyncio.Protocol):
         raise NotImplementedError
 
     def _answer(self) -> None:
-        """The one who asks may have an answer. Raises Refusal."""
+        """Check that the peer may have an answer. Raises Refusal."""
         raise NotImplementedError
 
     # -- the connection ----------------------------------------------------------------------------------------------------
@@ -128,7 +128,7 @@ class QuestionLink(asyncio.Protocol):
     def _proved(self, kind: Kind, content: bytes) -> None:
         secret = self._secret
         if kind is not Kind.PROOF or not self._ours or secret is None or self.proof:
-            raise BadStream(f"a frame {kind.name} is not what comes now")
+            raise BadStream(f"a frame {kind.name} was not expected here")
         asks, answers = self._sides
         if not is_proof(values_of(content).get("proof"), secret, asks, self._theirs, self._ours):
             raise Refusal(
@@ -148,7 +148,7 @@ class QuestionLink(asyncio.Protocol):
             self._transport.write(text_frame(kind, values, self._checksum))
 
     def _refuse(self, error: Exception) -> None:
-        log.info("copies: what was asked for is refused: %.1000s", error)  # the other side tells its operator
+        log.info("copies: refused a request for data: %.1000s", error)  # the other side tells its operator
         self._say(Kind.REFUSED, {"why": str(error)[:1000]})
         if self._transport is not None:
             self._transport.close()
@@ -172,7 +172,7 @@ class QuestionLink(asyncio.Protocol):
         except (KappaError, OSError) as error:
             self._refuse(error)
         except Exception:
-            log.exception("copies: what was asked for could not be given")
+            log.exception("copies: could not serve a request for data")
             self.abort()
         finally:
             self._task = None  # whoever has got everything makes room for others
@@ -192,11 +192,11 @@ class QuestionLink(asyncio.Protocol):
                     await self._may_write.wait()
             except TimeoutError:
                 raise Refusal(
-                    f"too little of it is taken: a part within {_STALL_S:g} s, and {_RATE_MIN >> 10} KiB a second in all"
+                    f"the peer reads too slowly: it must take a part within {_STALL_S:g} s, and {_RATE_MIN >> 10} KiB a second in all"
                 ) from None
             self._allowed_s -= loop.time() - begin
         if self._transport is None:
-            raise ConnectionResetError("the connection is gone")
+            raise ConnectionResetError("the connection was closed")
         return self._transport
 
 
@@ -204,6 +204,6 @@ Link = TypeVar("Link", bound=QuestionLink)
 
 
 def dispensable(links: Collection[Link]) -> Link | None:
-    """Who makes room for one more: strangers before those that have got their answer, and nobody who is being given something."""
+    """The connection to close for a new one: strangers before those that have their answer, never one that is being served."""
     idle = [link for link in links if not link.is_giving]
     return min(idle, key=lambda link: link.has_everything, default=None)

@@ -1,4 +1,4 @@
-"""The master's side: who follows this broker, and what is waited for on their behalf."""
+"""The master's side: the slaves that replicate from this broker, and how far they are."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from collections.abc import Awaitable, Callable
 
 from kappamq.broker.copies.apache.link import ApacheLink
 from kappamq.broker.copies.log_sender import LogSender
+from kappamq.broker.copies.log_throttle import LogThrottle
 from kappamq.broker.copies.missing_slaves import MissingSlaves
 from kappamq.broker.copies.opening import NoRoom, Opening
 from kappamq.broker.copies.outlet import Outlet
 from kappamq.broker.copies.question import Questions
-from kappamq.broker.copies.told import Told
 from kappamq.broker.events import Tick
 from kappamq.broker.sending.log_writer import LogWriter
 from kappamq.broker.upkeep.slices import Worker
@@ -47,9 +47,9 @@ class Followers:
         outlet: Outlet,
         questions: Questions,
     ) -> None:
-        """`ours`: this broker, as it would greet. `questions`: who answers those who do not follow, but ask."""
+        """`ours`: this broker's identity in a greeting. `questions`: answers connections that do not replicate."""
         self.questions = questions
-        self.told = Told()
+        self.log_throttle = LogThrottle()
         self.config = config
         self.store = store
         self.term = 0
@@ -119,7 +119,7 @@ class Followers:
         await asyncio.sleep(0)
 
     def _connection(self) -> asyncio.Protocol:
-        """Whoever follows stays: nobody gets rid of them by connecting often enough."""
+        """Slaves that replicate are never closed to make room for new connections."""
         if len(self._links) >= _LINKS_MAX:
             self._tell_full()
             idle = next((link for link in self._links if isinstance(link, Opening) or link.feed is None), None)
@@ -136,7 +136,7 @@ class Followers:
         if now >= self._full_again_at:
             self._full_again_at = now + _FULL_AGAIN_S
             log.warning(
-                "copies: more than %d connections: those that do not follow are closed, the oldest first", _LINKS_MAX
+                "copies: more than %d connections: closing those that do not replicate, the oldest first", _LINKS_MAX
             )
 
     def _speaks(self, opening: Opening, link: LogSender) -> None:
@@ -198,7 +198,7 @@ class Followers:
             return  # another connection has taken its place
         self._following.remove(link)
         self._outlet.followers.remove(link)
-        log.warning("copies: %s does not follow any more", link.address)
+        log.warning("copies: %s stopped replicating", link.address)
         self._progress.set()
         self.held.lost(link)
         self._writer.follow_marks()

@@ -92,17 +92,17 @@ class CopiesStatus:
         """Answered when the other member leads."""
         if self._operations is None:
             raise IllegalOperation(
-                "this broker belongs to no Raft group: a slave is made the master by a restart with another role"
+                "this broker is not in a Raft group: to make a slave the master, restart it with another role"
             )
-        await self._operations.transfer(request.header.member)
-        return request.reply()
+        leader = await self._operations.transfer(request.header.member)
+        return request.reply(body=leader.encode())
 
     async def change_members(self, request: Request[ChangeMembers]) -> Frame:
         """Answered when a majority has the new list, or the new address."""
         header, changes = request.header, self._changes
         if changes is None:
             raise IllegalOperation(
-                "this broker belongs to no Raft group: slaves come and go as they are started and stopped"
+                "this broker is not in a Raft group: slaves join and leave as they are started and stopped"
             )
         match header.action:
             case "add":
@@ -182,7 +182,7 @@ class CopiesStatus:
                 "kappamqMaster": following.place or "none",
                 "kappamqMasterSpeaks": following.speaks or "nothing",
                 "kappamqMasterBehindBytes": str(max(0, following.master_end - self._store.log.end)),
-                "kappamqFollowing": following.told or ("yes" if following.is_connected else "not yet"),
+                "kappamqFollowing": following.problem or ("yes" if following.is_connected else "not yet"),
             }
         if self._operations is not None:
             table |= {

@@ -242,7 +242,7 @@ class Delays:
                 break
             count, total = count + 1, total + size
             if record is None:
-                log.error("a message of delay level %d cannot be read: passed over", level.number)
+                log.error("a message of delay level %d cannot be read: skipped", level.number)
             elif (copy := self._unparking.copy(record)) is not None:
                 copies.append(copy)
         offset = self.position(level.number) + count

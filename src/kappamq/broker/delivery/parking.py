@@ -80,9 +80,9 @@ class Unparking:
         topic = self._topics.get(name)
         found: tuple[str, int] | None = None
         if not name or not names.is_sendable(name) or not queue.isdecimal() or len(queue) > 9:
-            log.error("the message parked at %d names no topic that it could go to (%r): passed over", log_offset, name)
+            log.error("the message parked at %d names no topic to deliver it to (%r): skipped", log_offset, name)
         elif topic is None:
-            log.warning("the message parked at %d is for topic %s, which was deleted: passed over", log_offset, name)
+            log.warning("the message parked at %d is for topic %s, which was deleted: skipped", log_offset, name)
         else:
             queue_id = int(queue)
             if queue_id >= max(topic.read_queues, topic.write_queues) and topic.write_queues:

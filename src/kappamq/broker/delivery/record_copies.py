@@ -32,11 +32,11 @@ class Copying:
             if len(copies) > 1:
                 self.group_max = 1  # one of them, but which?
                 return now_ms
-            log.error("%s: a message cannot be delivered (%s): passed over", self._what, error)
+            log.error("%s: a message cannot be delivered (%s): skipped", self._what, error)
             return self.store([], change, now_ms)
         except KappaError as error:
             if str(error) != self._refused:
-                log.warning("%s wait: %s", self._what, error)
+                log.warning("delivery of %s is delayed: %s", self._what, error)
             self._refused = str(error)
             return now_ms + _AFTER_REFUSAL_MS
         self.group_max, self._refused = GROUP_MAX, ""

@@ -97,7 +97,7 @@ class Retries:
         """It must be a message that a consumer may have been given, and the one that is meant."""
         if record.topic in _INTERNAL or record.topic.startswith(names.KAPPAMQ_TOPIC_PREFIX):
             raise BrokerError(
-                f"look message by offset failed, {header.log_offset}: what lies there is not for consumers"
+                f"look message by offset failed, {header.log_offset}: the record there is not a message for consumers"
             )
         meant = header.origin_topic
         # After the first retry the record lies in the retry topic, and its consumer calls it by the topic it was sent to.
@@ -124,7 +124,7 @@ class Retries:
         if origin_id is not None:
             pairs.setdefault(properties.DLQ_ORIGIN_MESSAGE_ID, origin_id)
         log.info(
-            "a dead letter of group %s: message %s of topic %s after %d tries",
+            "dead-letter queue of group %s: stored message %s of topic %s after %d attempts",
             *(group, origin_id, pairs.get(properties.RETRY_TOPIC), draft.reconsume_times),
         )
 

@@ -1,4 +1,4 @@
-"""Telling the name servers about us: everything at start and every so often, one topic or our role at once when it changes.
+"""Registration with the name servers: everything at start and at intervals, one topic or the role at once when it changes.
 
 Each name server has a task of its own: one that hangs does not delay the others. Each gets a beat every
 second, and was told to miss us after three: so a machine that is gone is out of the routes before its connections break.
@@ -209,7 +209,7 @@ class Registration:
             server.wake.set()
 
     def set_nameservers(self, addresses: Sequence[str]) -> None:
-        """Register with these from now on. Those we leave are told so; connections to the others stay."""
+        """Register with these from now on. Unregisters from the name servers that are no longer listed; connections to the others stay."""
         known = {server.address: server for server in self._servers}
         self._servers = [
             known.pop(address) if address in known else _NameServer(address, self._tls)
@@ -266,7 +266,7 @@ class Registration:
                     server.registered = False
                     server.wake.set()
             except Exception:
-                log.exception("sending a beat to name server %s failed", server.address)
+                log.exception("could not send a heartbeat to name server %s", server.address)
             await asyncio.sleep(max(0.0, BEAT_S - (loop.time() - began)))
 
     async def _beat_once(self, server: _NameServer) -> bool:
@@ -286,7 +286,7 @@ class Registration:
         except RequestTimeout:
             server.missed += 1
             if server.missed >= MISSED_MAX:
-                log.warning("name server %s answers no beats, connecting again", server.address)
+                log.warning("name server %s does not answer heartbeats, reconnecting", server.address)
                 channel.close()
             return server.missed < MISSED_MAX
         except (KappaError, OSError):
@@ -335,7 +335,7 @@ class Registration:
                 server.all_due = True
 
     async def _tell(self, server: _NameServer) -> None:
-        """Bring one name server up to date. It is told all first: it refuses a newcomer with one topic only."""
+        """Bring one name server up to date. It gets all topics first: it refuses a new broker with one topic only."""
         try:
             channel = await server.connect()
             self._address.learn(self.local_ip)
@@ -362,7 +362,7 @@ class Registration:
             if isinstance(error, RequestTimeout) and server.channel is not None:
                 server.channel.close()  # whatever hangs there, the next try begins anew
             if not server.complained:
-                log.warning("registration at name server %s failed, trying again: %s", server.address, error)
+                log.warning("registration at name server %s failed, retrying: %s", server.address, error)
                 server.complained = True
 
     async def _everything(self, role: tuple[int, int]) -> bytes:
@@ -417,7 +417,7 @@ class Registration:
                 )
                 await server.channel.request(request(header), timeout=_UNREGISTER_S)
         except (KappaError, OSError) as error:
-            log.info("could not sign off at name server %s: %s", server.address, error)
+            log.info("could not unregister from name server %s: %s", server.address, error)
         finally:
             server.channel.close()
 

@@ -1,4 +1,4 @@
-"""Builds what serves pulls, and has it listen to what changes who may pull what."""
+"""Builds the parts that serve pulls, and subscribes them to changes of groups, topics and subscriptions."""
 
 from __future__ import annotations
 

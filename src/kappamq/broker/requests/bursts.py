@@ -6,7 +6,6 @@ them to the log at the end of the turn, or before a slow request if others have 
 
 from __future__ import annotations
 
-import inspect
 import time
 from collections.abc import Awaitable, Mapping
 from functools import partial
@@ -60,6 +59,7 @@ class Bursts:
         self._clock = clock
         self.reader = reader
         self.handlers: dict[int, Handler] = {}
+        self._calls = {code: partial(self._call, declared) for code, declared in REQUESTS.items()}
         self._on_pulls = pulls.left_by_kernel
         self._on_commits = pulls.commits_by_kernel
         self._events = events
@@ -164,22 +164,21 @@ class Bursts:
         answer: Frame | Awaitable[Frame | None] | None
         in_order = False
         try:
-            declared = REQUESTS.get(frame.code)
-            if declared is None or not (declared.refusal or frame.code in self.handlers):
+            call = self._calls.get(frame.code)
+            if call is None:
                 raise NotSupported(f" request type {frame.code} not supported")
             if self._stopping:
                 raise NotAvailable("the broker is shutting down")
-            handler = partial(self._call, declared)
-            answer, in_order = self.reader.call(handler, connection, frame, body, header_bytes)
+            answer, in_order = self.reader.call(call, connection, frame, body, header_bytes)
         except Exception as error:
             answer = failure(frame, error)
-        if inspect.isawaitable(answer):
+        if isinstance(answer, Frame):
+            send_answer(connection, frame, answer)
+        elif answer is not None:
             answer_bytes = self.reader.limits.answer_bytes(frame.code)
             self.unfinished.add(
                 connection, frame, answer, header_bytes + len(body), in_order=in_order, answer_bytes=answer_bytes
             )
-        elif answer is not None:
-            send_answer(connection, frame, answer)
 
     def _call(self, declared: Declaration, connection: Connection, frame: Frame) -> Answer:
         """The one place where headers of requests are decoded: what the handler gets can be read."""

@@ -155,7 +155,7 @@ class Sends:
                 raise IllegalMessage(f"property {name}: its value holds {_TAIL_CRC!r}, which only a broker may write")
         if "TIMER_DEL_UNIQKEY" in pairs:
             raise IllegalMessage(
-                "TIMER_DEL_UNIQKEY is the broker's: recall a message by its handle (RECALL_MESSAGE, 370)"
+                "TIMER_DEL_UNIQKEY is reserved for the broker: recall a message by its handle (RECALL_MESSAGE, 370)"
             )
         if "INNER_NUM" in pairs or "INNER_MULTI_DISPATCH" in pairs:
             raise IllegalMessage("INNER_NUM and INNER_MULTI_DISPATCH need settings that this broker does not have")

@@ -70,7 +70,7 @@ class TimerBook:
     # -- opening -------------------------------------------------------------------------------------------------------------
 
     def open(self, progress: TimerProgress) -> Opened:
-        """Find out who was here last and go on from there; what cannot be trusted is built again from the queue."""
+        """Continue from what the last broker left; what cannot be trusted is rebuilt from the queue."""
         low, end, _next, _stored = self._store.queue_state(TIMER_TOPIC, 0)
         try:
             stamp = self._files.open(self.last_step)
@@ -110,7 +110,7 @@ class TimerBook:
         if progress.due_ms:
             low = max(low, self._store.search(TIMER_TOPIC, 0, progress.due_ms - self.reach_ms(progress)))
         if why:
-            log.warning("timers are built again from message %d of the timer topic on: %s", low, why)
+            log.warning("rebuilding the timer files from message %d of the timer topic: %s", low, why)
         return Opened(low, max(progress.due_ms, self._stored_ms(low)), None, True)
 
     def _adopt(self, low: int, end: int, progress: TimerProgress) -> Opened:
@@ -242,7 +242,7 @@ class TimerBook:
                 with self._store.log.slice(log_offset, size) as view:
                     said = parked(view)
             if said is None:
-                log.error("the record at %d in the timer topic is no timer: passed over", log_offset)
+                log.error("the record at %d in the timer topic is not a timer: skipped", log_offset)
             else:
                 found.append((log_offset, size, not_after(said, log_offset, self._store.clock_steps, now_ms)))
         return found

@@ -48,7 +48,7 @@ class TimerCopies:
         made = Made([], {}, {})
         for timer, data in zip(timers, records, strict=False):
             if data is None:
-                log.error("the timer at log offset %d cannot be read: passed over", timer.log_offset)
+                log.error("the timer at log offset %d cannot be read: skipped", timer.log_offset)
                 continue
             plain = self._is_plain(timer)
             copy = self._unparking.copy(data, now_ms) if plain else self._special(timer, data, now_ms, made.recalls)

@@ -169,7 +169,7 @@ class Timers:
                 if generation == self._generation:
                     self._let_go(error)
             except KappaError as error:
-                log.info("timers wait: %s", error)
+                log.info("timer delivery is delayed: %s", error)
                 self._rest_ms = self._now_ms() + _AFTER_FAILURE_MS
             finally:
                 self._working.discard(name)

@@ -152,7 +152,7 @@ class TransactionChecks:
     def _give_up(self, half: Half, record: Record) -> None:
         self._log.give_up(half, record)
         log.warning(
-            "a transaction of %s for topic %s was given up after %d questions to its producers: see %s",
+            "gave up a transaction of %s for topic %s after %d checks with its producers: see %s",
             *(half.group, half.topic, half.checks, names.TRANSACTION_GIVEN_UP_TOPIC),
         )
 
@@ -211,15 +211,15 @@ class TransactionChecks:
             if isinstance(found, Exception):
                 raise found
             if found is None:
-                log.error("the half message at log offset %d is damaged: it cannot be committed any more", at)
+                log.error("the half message at log offset %d is damaged: it can no longer be committed", at)
                 self._log.drop(half)
             else:
                 act(half, found)
         except KappaError as error:
-            log.warning("the transaction at log offset %d has to wait: %s", at, error)
+            log.warning("the check of the transaction at log offset %d is postponed: %s", at, error)
             self._try_later(half)
         except Exception:
-            log.exception("the transaction at log offset %d has to wait", at)
+            log.exception("the check of the transaction at log offset %d is postponed", at)
             self._try_later(half)
 
     async def _do_cold(self, jobs: list[Job]) -> None:
@@ -231,7 +231,7 @@ class TransactionChecks:
                 left.popleft()
                 await asyncio.sleep(0)
         except Exception:
-            log.exception("%d transactions have to wait", len(left))
+            log.exception("the checks of %d transactions are postponed", len(left))
         finally:
             for half, _act in left:
                 self._try_later(half)

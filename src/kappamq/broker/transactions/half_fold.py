@@ -81,7 +81,7 @@ class HalfFold:
                 self._settle(op)
                 settled.update(op.settled)
             else:
-                log.warning("the op record at %d makes no sense: passed over", record.log_offset)
+                log.warning("the op record at %d is malformed: skipped", record.log_offset)
             yield
         for record, size in records_of(self._store, names.HALF_TOPIC, self._half_at, half_end, settled):
             self._open(record, size, settled)
@@ -103,7 +103,7 @@ class HalfFold:
             return  # likewise
         half = half_records.read_half(record, pairs, size)
         if half is None:
-            log.warning("the half message at %d lacks what a half message has: passed over", record.log_offset)
+            log.warning("the half message at %d lacks the properties of a half message: skipped", record.log_offset)
             return
         if original is not None:
             self._java_copies[original] = half.queue_offset
@@ -135,7 +135,7 @@ def records_of(
         if found is not None:
             yield found[1], len(found[0])
         elif entry is None or entry[0] >= store.log.min:  # else it was settled, and deleted while this was read
-            log.warning("message %d of %s cannot be read: passed over", offset, topic)
+            log.warning("message %d of %s cannot be read: skipped", offset, topic)
 
 
 def _position(store: MessageStore, offsets: Offsets, topic: str) -> int:

@@ -31,7 +31,7 @@ def is_half(pairs: dict[str, str], reconsume_times: int) -> bool:
 
 
 def prepare(draft: Draft, group: str) -> None:
-    """Turn a message into a half message; `group` sends it, should the message itself not say who does."""
+    """Turn a message into a half message; `group` is its producer group, unless the message itself names one."""
     pairs = draft.properties
     for name in (properties.TRANSACTION_CHECK_TIMES, properties.PREPARED_QUEUE_OFFSET, properties.HALF_SINCE):
         pairs.pop(name, None)

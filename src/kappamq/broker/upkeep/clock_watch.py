@@ -128,8 +128,8 @@ class ClockWatch:
             self._step(step_ms, now_ms)
         elif last_ms - now_ms > TOLERANCE_MS:
             log.warning(
-                "the newest record was stored at %s, but the clock shows %s: the clock was ahead then, or it is behind now. It is "
-                "followed: delays go on from now, timers wait for their time by this clock. If it is behind, %s",
+                "the newest record was stored at %s, but the clock shows %s: the clock was ahead then, or it is behind now. "
+                "Message time follows it: delays continue from now, timers wait for their time by this clock. If it is behind, %s",
                 *(when(last_ms), when(now_ms), REMEDY),
             )
             # Only of a log that we have written is it known that one clock stamped it since the last step.
@@ -248,9 +248,7 @@ class ClockWatch:
         except KappaError as error:
             for kind, content in changes:
                 self._appender.change(kind, content)
-            log.warning(
-                "that the clock was set could not be noted in the log (%s): it is in %s only", error, CLOCK_FILE
-            )
+            log.warning("could not record the clock change in the log (%s): it is only in %s", error, CLOCK_FILE)
 
 
 _BACK = "Delays and timers go on by the corrected clock"

@@ -116,7 +116,7 @@ class LostPages:
             if any(low <= start and stop <= high for low, high in told):
                 continue
             if self._is_readable(segment, start, stop) and self._restore(segment, start, stop):
-                log.warning("%s: bytes %d to %d could not be read, and can be again", segment.path, start, stop)
+                log.warning("%s: bytes %d to %d can be read again", segment.path, start, stop)
                 self._counts.found += 1
                 self._counts.repaired += 1
                 continue
@@ -165,7 +165,7 @@ class LostPages:
         self._counts.found += 1
         self._counts.unreadable_bytes += new_bytes
         log.error(
-            "%s: bytes %d to %d cannot be read (%s). Messages there are passed over, all others are served. Check the disk; to get "
+            "%s: bytes %d to %d cannot be read (%s). Messages there are skipped, all others are served. Check the disk; to get "
             "them back, stop the broker and restore the file from a copy. To start without them: --set store.skip_damage=true",
             *(segment.path, start, stop, why),
         )
@@ -327,7 +327,7 @@ class EntryRepair:
         if self._store.queue_state(topic, queue_id).first <= number:
             self._counts.found += 1
             log.error(
-                "topic %s queue %d: message %d cannot be read, its log record is damaged or gone; consumers are sent on to message %d. "
+                "topic %s queue %d: message %d cannot be read, its log record is damaged or gone; consumers continue at message %d. "
                 "`kappamq store verify` lists all damage; a copy of the log file brings a damaged record back",
                 *(topic, queue_id, number, found),
             )

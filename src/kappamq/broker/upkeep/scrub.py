@@ -187,7 +187,7 @@ class Scrubber:
         try:
             self._position.save(self._path, self._store.files)
         except OSError as error:
-            log.warning("%s cannot be written (%s): after a restart the scrub begins anew", self._path, error)
+            log.warning("%s cannot be written (%s): after a restart the scrub starts over", self._path, error)
 
     # -- what it finds -------------------------------------------------------------------------------------------------------
 

@@ -66,7 +66,9 @@ class TopicFiles:
             safe = self._writer.confirmed(deleted_at)
             await asyncio.wait({safe}, timeout=_DELETION_SAFE_S)
             error = (
-                safe.exception() if safe.done() else TimeoutError(f"no answer of the disk for {_DELETION_SAFE_S:g} s")
+                safe.exception()
+                if safe.done()
+                else TimeoutError(f"the disk has not answered for {_DELETION_SAFE_S:g} s")
             )
             if error is not None:
                 log.warning("queue files of the deleted topic %s stay until the next start: %s", name, error)

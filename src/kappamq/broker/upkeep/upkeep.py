@@ -178,7 +178,7 @@ class Upkeep:
             else:
                 self._unwritable_since = None
                 if self._gate.open(FILES):
-                    log.info("taking messages again: queue and index files can be written")
+                    log.info("accepting messages again: queue and index files can be written")
 
     async def _sync_derived(self, now: float) -> None:
         """Make durable what the last round has written, once its log is: after a power cut, files that are ahead of the log would pass
@@ -221,7 +221,7 @@ class Upkeep:
         try:
             self._offsets.record_commits()
         except KappaError as error:
-            log.info("consumer offsets were not recorded: %s", error)
+            log.info("could not record consumer offsets: %s", error)
             return False
         return True
 
@@ -307,7 +307,9 @@ class Upkeep:
                 try:
                     await keeper.renew_below(log_min)
                 except (KappaError, OSError) as error:  # then its part of the log stays
-                    log.warning("%s could not copy what it needs of old log files: %s", type(keeper).__name__, error)
+                    log.warning(
+                        "%s could not copy the records it needs from old log files: %s", type(keeper).__name__, error
+                    )
             if self._role_keepers is not role_keepers:
                 return 0  # the role has ended meanwhile
             needed_from = min([self._metadata.needed_from, *(keeper.needed_from for keeper in keepers)])
@@ -387,7 +389,7 @@ class Upkeep:
             if self._guard.refusing:
                 log.error("refusing messages: %s", self._guard.why)
             else:
-                log.info("taking messages again: %s", usage)
+                log.info("accepting messages again: %s", usage)
                 self._gate.open(DISK_FULL)
         if self._guard.refusing:
             self._gate.close(DISK_FULL, NotAvailable(self._guard.why))

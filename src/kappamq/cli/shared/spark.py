@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kappamq.cli.shared.usage import wrong
+from kappamq.interrupts import SAME_SIGNAL_S
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -48,19 +50,24 @@ def spark_session(
 
 
 @contextmanager
-def asked_to_stop() -> Iterator[Callable[[], bool]]:
-    """Around work that goes on until Ctrl-C: yields a function that says whether it came. A second Ctrl-C ends everything at once."""
-    asked = False
+def asked_to_stop(now: Callable[[], float] = time.monotonic) -> Iterator[Callable[[], bool]]:
+    """Around work that goes on until Ctrl-C: yields a function that says whether it came. A second Ctrl-C, later than
+    SAME_SIGNAL_S behind the first, ends everything at once."""
+    asked_s: float | None = None
     before = signal.getsignal(signal.SIGINT)
 
-    def ask(_number: int, _frame: FrameType | None) -> None:
-        nonlocal asked
-        asked = True
-        signal.signal(signal.SIGINT, before)
+    def ask(number: int, frame: FrameType | None) -> None:
+        nonlocal asked_s
+        if asked_s is None:
+            asked_s = now()
+        elif now() - asked_s >= SAME_SIGNAL_S:
+            signal.signal(signal.SIGINT, before)
+            if callable(before):
+                before(number, frame)
 
     signal.signal(signal.SIGINT, ask)
     try:
-        yield lambda: asked
+        yield lambda: asked_s is not None
     finally:
         signal.signal(signal.SIGINT, before)
 

@@ -25,7 +25,7 @@ from kappamq.errors import KappaError, NotConnected, RequestTimeout
 from kappamq.message import Message, MessageQueue, SendResult
 from kappamq.net.line import IDLE_S, Line
 from kappamq.protocol.codes import ResponseCode
-from kappamq.protocol.frame import Frame, request
+from kappamq.protocol.frame import Frame
 from kappamq.protocol.records.ids import UniqueIds
 
 Run = Callable[[Coroutine[Any, Any, SendResult]], SendResult]
@@ -159,13 +159,12 @@ class ShortWay:
             self._look_later(core.loop)
         born_ms = core.clock.message_ms()
         outgoing = single(message, self._next_id(core, born_ms), born_ms, self._sending.config)
-        header = outgoing.header(self._sending.group, chosen.queue_id, chosen.broker, self._sending.config)
         last = key is not None or queue is not None or not self._sending.config.send_retries
         left = limit - (core.clock.liveness() - began)
         if left <= 0:
             return None  # connecting took the time, and nothing was sent
         attempt = self._sending.attempt(route, chosen, left, began, last=last)
-        frame = request(header, outgoing.body, code=outgoing.code)
+        frame = self._sending.request(outgoing, chosen)
         outcome: Frame | KappaError
         try:
             outcome = line.ask(frame, attempt.left)

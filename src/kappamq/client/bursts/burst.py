@@ -12,7 +12,7 @@ from kappamq.client.producer.outgoing import Outgoing
 from kappamq.client.producer.sending import MAYBE, Attempt, Failed, may_work_elsewhere
 from kappamq.errors import ClientClosed, KappaError, SendTimeout
 from kappamq.net.channel import Channel
-from kappamq.protocol.frame import Frame, request
+from kappamq.protocol.frame import Frame
 
 if TYPE_CHECKING:
     from kappamq.client.bursts.lanes import Lane
@@ -49,9 +49,8 @@ class Burst:
         self._attempt = attempt = sends.sending.attempt(route, queue, max(self._deadline - now, 0.0), now, last=last)
         self._route = route
         outgoing = self._outgoing
-        header = outgoing.header(sends.sending.group, queue.queue_id, queue.broker, sends.sending.config)
         try:
-            channel.post(request(header, outgoing.body, code=outgoing.code), self, attempt.left)
+            channel.post(sends.sending.request(outgoing, queue), self, attempt.left)
         except KappaError as error:
             self._fail(error)  # too large for a frame: nothing was sent
             self._lane.finished()

@@ -37,19 +37,31 @@ class Encoder:
         for name, value in message.properties.items():
             check_property(name, value)
 
-    def batch(self, messages: Sequence[Message], ids: Sequence[str], born_ms: int) -> Outgoing:
-        """Prepare a batch. Raises what is wrong with one of the messages, without saying with which."""
+    def batch(self, messages: Sequence[Message], ids: Sequence[str], born_ms: int, *, bare: bool = False) -> Outgoing:
+        """Prepare a batch. Raises what is wrong with one of the messages, without saying with which.
+
+        `bare`: none of them has tags, keys or properties."""
         first = messages[0]
         # Members do not say WAIT, and a batch only if it differs from what brokers assume: they add the properties of the batch to
         # those of each member, and a consumer could tell.
         text = "" if first.wait_stored else _NOT_WAITED_FOR
-        body = self.body(messages, ids)
+        body = self.body(messages, ids, bare=bare)
         return Outgoing(RequestCode.SEND_BATCH_MESSAGE, first.topic, body, text, 0, 0, born_ms, tuple(ids))
 
-    def body(self, messages: Sequence[Message], ids: Sequence[str]) -> bytes:
+    def body(self, messages: Sequence[Message], ids: Sequence[str], *, bare: bool = False) -> bytes:
         """Return the body of a batch request."""
         column, count = self._kernel.column_of, len(messages)
         named: list[tuple[bytes, Column]] = [(_NAMES[0], column(ids))]
+        mapped = None if bare else self._named(messages, named)
+        made: Column = self._kernel.property_texts(count, named, mapped, ())
+        bodies: Column = column([message.body for message in messages])
+        rows = array("i", range(count))
+        body, _ = self._kernel.batch_body(bodies, made, rows, 0, _BYTES_MAX, count, b"", 0)
+        return bytes(body)
+
+    def _named(self, messages: Sequence[Message], named: list[tuple[bytes, Column]]) -> MapInput | None:
+        """Add the columns of what messages have beside their bodies. Returns their properties, if any."""
+        column = self._kernel.column_of
         texts = (
             [message.tags for message in messages],
             [" ".join(message.keys) if message.keys else "" for message in messages],
@@ -57,12 +69,7 @@ class Encoder:
         )
         named += [(name, column(values)) for name, values in zip(_NAMES[1:], texts, strict=True) if any(values)]
         maps = [message.properties for message in messages]
-        mapped = self._mapped(maps) if any(maps) else None
-        made: Column = self._kernel.property_texts(count, named, mapped, ())
-        bodies: Column = column([message.body for message in messages])
-        rows = array("i", range(count))
-        body, _ = self._kernel.batch_body(bodies, made, rows, 0, _BYTES_MAX, count, b"", 0)
-        return bytes(body)
+        return self._mapped(maps) if any(maps) else None
 
     def _mapped(self, maps: Sequence[Any]) -> MapInput:
         ends = array("i", accumulate((len(pairs) for pairs in maps), initial=0))

@@ -53,6 +53,12 @@ class Lane:
         self._weight += entry.weight
         return not self._busy and (self._weight >= self._bytes_max or len(waiting) >= BURST_COUNT_MAX)
 
+    def put_all(self, entries: list[Waiting]) -> bool:
+        """Add messages, as `put` does."""
+        self._waiting.extend(entries)
+        self._weight += sum([entry.weight for entry in entries])
+        return not self._busy and self.is_full
+
     def send(self) -> Channel | None:
         """Send what is waiting, if nothing is in flight. Returns the connection on which bytes wait for `flush`, if any.
 

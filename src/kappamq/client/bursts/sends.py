@@ -13,7 +13,7 @@ from typing import Any, Final
 from kappamq.client.bursts.encoding import Encoder
 from kappamq.client.bursts.lanes import Lane
 from kappamq.client.bursts.leftovers import Watch
-from kappamq.client.bursts.waiting import Sink, Waiting, each_its_own, settle_entries, weigh
+from kappamq.client.bursts.waiting import Sink, Waiting, each_its_own, entries_by_topic, settle_entries, weigh
 from kappamq.client.core.core import ClientCore
 from kappamq.client.core.routes import Route
 from kappamq.client.producer.outgoing import Outgoing, check_sendable, single
@@ -21,6 +21,7 @@ from kappamq.client.producer.selection import by_key
 from kappamq.client.producer.sending import MAYBE, Sending, timed_out
 from kappamq.errors import ClientClosed, IllegalMessage, KappaError, SendTimeout
 from kappamq.message import MessageQueue, SendResult
+from kappamq.net.channel import Channel
 from kappamq.protocol.records.ids import UniqueIds
 
 log = logging.getLogger(__name__)
@@ -28,6 +29,8 @@ log = logging.getLogger(__name__)
 LATE_S: Final = 0.05
 """How often messages are looked for whose time is over, at most; and how long a request in flight may be late for one of them."""
 
+FRESH_MAX: Final = 256
+"""So many messages of a turn are placed before it ends: a request that is full leaves at once."""
 MOMENTS_MAX: Final = 64
 """So many messages share a reading of the clock, if they come in one turn of the loop."""
 
@@ -42,11 +45,7 @@ class _Topic:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.turn = 0  # the turn of the loop in which `route` was last found usable
         self.lanes: dict[tuple[MessageQueue, bool], Lane] = {}
-        self.near: dict[
-            int, Lane
-        ] = {}  # those of messages that may go anywhere, by the identity of their queue in `route`
         self.publish: tuple[MessageQueue, ...] = ()  # what keys are mapped to
         self.route: Route | None = None
         self.unrouted: deque[Waiting] = deque()  # these wait for a route
@@ -59,7 +58,6 @@ class _Topic:
 
     def forget_gone(self, route: Route) -> None:
         """Drop idle lanes of queues that the route does not have."""
-        self.near.clear()
         known = set(route.publish)
         for where, lane in list(self.lanes.items()):
             if lane.is_idle and lane.queue not in known:
@@ -71,6 +69,7 @@ class Sends:
 
     def __init__(self, core: ClientCore, sending: Sending, ids: UniqueIds, on_settled: OnSettled | None = None) -> None:
         self._open: set[Waiting] = set()
+        self._fresh: list[Waiting] = []  # plain ones that nobody has looked at in this turn of the loop
         self._watch = Watch(self)
         self.core = core
         self.sending = sending
@@ -85,7 +84,6 @@ class Sends:
         self._looks_at = float("inf")  # liveness time at which the timer rings
         self._progress: asyncio.Future[None] | None = None  # while somebody flushes
         self._linger_s = self.config.linger_ms / 1000
-        self._turn = 1
         self._turn_ends = False  # told at its end
         self._moment = (0.0, 0)
         self._moments = 0  # for how many more messages it will do
@@ -93,7 +91,7 @@ class Sends:
         self._flushing = 0  # how many wait for `flush`: meanwhile nothing lingers
 
     def __len__(self) -> int:
-        return len(self._open)
+        return len(self._open) + len(self._fresh)
 
     def __del__(self) -> None:
         self._watch.tell("a producer that was not closed was forgotten", self)
@@ -101,38 +99,40 @@ class Sends:
     def left_over(self) -> tuple[int, int]:
         """How many messages have no result and were not sent, and how many may be stored."""
         maybe = sum(entry.sent for entry in self._open)
-        return len(self._open) - maybe, maybe
+        return len(self) - maybe, maybe
 
     @property
     def sinks(self) -> list[Sink]:
         """Those that are not told yet."""
-        return [entry.sink for entry in self._open]
+        return [entry.sink for entry in (*self._open, *self._fresh)]
 
     def accept(self, entry: Waiting) -> None:
         """Take care of a message from now on. Whatever is wrong with it, its sink is told."""
+        if entry.plain and entry.size < self._plain_bytes:
+            fresh = self._fresh
+            fresh.append(entry)
+            if not self._turn_ends:
+                self._until_turn_ends()
+            elif len(fresh) >= FRESH_MAX:
+                self._place_fresh()
+            return
+        if self._fresh:
+            self._place_fresh()
+        self._accept(entry)
+
+    def _accept(self, entry: Waiting) -> None:
         try:
-            self._accept(entry)
+            self._look_at_one(entry)
         except Exception as error:  # also what a selection of the application raises, or returns
             self.fail(entry, error)
 
-    def _accept(self, entry: Waiting) -> None:
+    def _look_at_one(self, entry: Waiting) -> None:
         self._open.add(entry)
         if entry.deadline < self._looks_at:
             self._look_at(entry.deadline)
         message = entry.message
         name = message.topic
         topic = self._topics.get(name)
-        if (
-            topic is not None
-            and entry.weight
-            and entry.joins
-            and entry.key is None
-            and entry.queue is None
-            and 0 < entry.size < self._plain_bytes
-            and not topic.unrouted
-            and self._place_near(topic, entry)
-        ):
-            return
         try:
             if not entry.weight:
                 weigh(entry)
@@ -158,6 +158,7 @@ class Sends:
         """Send what lingers, and return when every message that was accepted before has been settled."""
         self._flushing += 1
         try:
+            self._place_fresh()
             for lane in [lane for topic in self._topics.values() for lane in topic.lanes.values()]:
                 if lane.wants_to_send:
                     self._send(lane)
@@ -174,6 +175,7 @@ class Sends:
 
     async def close(self) -> None:
         """End what is under way: its senders are told that it is not known, or that it was not sent."""
+        self._place_fresh()
         if self._timer is not None:
             self._timer.cancel()
         tasks = list(self._tasks)
@@ -192,8 +194,9 @@ class Sends:
         born_ms = entries[0].born_ms
         if len(entries) > 1:
             messages = [entry.message for entry in entries]
+            bare = all([entry.plain for entry in entries])  # noqa: C419 - quicker than a generator
             try:
-                return entries, self._encoder.batch(messages, ids, born_ms)
+                return entries, self._encoder.batch(messages, ids, born_ms, bare=bare)
             except Exception:
                 wrong = [
                     self._encoder.wrong(message, message_id) for message, message_id in zip(messages, ids, strict=True)
@@ -299,34 +302,42 @@ class Sends:
 
     def _end_turn(self) -> None:
         self._turn_ends = False
-        self._turn += 1
         self._moments = 0
+        self._place_fresh(at_once=True)
 
     # --- finding a lane ---
 
-    def _place_near(self, topic: _Topic, entry: Waiting) -> bool:
-        """`_place` for what most messages are: plain, for any queue of a topic whose route and lanes are known."""
-        route = topic.route
-        if topic.turn != self._turn:  # nothing else runs within a turn, so once is enough
-            if self.core.routes.ready(topic.name) is not route:
-                return False
-            topic.turn = self._turn
-            self._until_turn_ends()
-        if route is None or entry.sink.done():
-            return False
-        queue = self.sending.choose(route, None, None, None, entry.accepted)
-        lane = topic.near.get(id(queue))
-        if lane is None:
-            if queue not in route.publish:
-                self._into_lane(topic, queue, entry, ordered=False)
-                return True
-            queue = route.publish[route.publish.index(queue)]  # this object lives as long as the route
-            lane = topic.near[id(queue)] = self._lane(topic, queue, ordered=False)
-        if lane.put(entry):
-            self._send(lane)
-        elif not lane.due or self._flushing:
-            self._soon(lane)
-        return True
+    def _place_fresh(self, *, at_once: bool = False) -> None:
+        """Place all that came in this turn; `at_once`: and send it, since the turn has ended."""
+        fresh, self._fresh = self._fresh, []
+        if not fresh:
+            return
+        by_topic, deadline = entries_by_topic(fresh)
+        self._open.update(fresh)
+        if deadline < self._looks_at:
+            self._look_at(deadline)
+            if deadline <= self.core.clock.liveness():
+                self._look()  # what has no time left is not sent
+        channels: set[Channel | None] = set()
+        for name, entries in by_topic:
+            topic = self._topics.get(name)
+            route = self.core.routes.ready(name) if topic is not None and not topic.unrouted else None
+            chosen = None
+            if topic is not None and route is not None and route is topic.route:
+                chosen = self.sending.choose_for_all(route, entries, entries[0].accepted)
+            if topic is None or chosen is None:
+                for entry in entries:
+                    self._accept(entry)
+                continue
+            for queue, part in chosen:
+                lane = self._lane(topic, queue, ordered=False)
+                if lane.put_all(part) or (at_once and not self._linger):
+                    channels.add(lane.send())
+                elif not lane.due or self._flushing:
+                    self._soon(lane)
+        for channel in channels:
+            if channel is not None:
+                channel.flush()
 
     def _route(self, topic: _Topic, entry: Waiting) -> None:
         route = None if topic.unrouted else self.core.routes.ready(topic.name)
@@ -372,7 +383,7 @@ class Sends:
             self.left(entry)
             return
         if topic.route is not route:
-            topic.route, topic.turn = route, 0
+            topic.route = route
             topic.forget_gone(route)
         ordered = True
         if entry.queue is not None:

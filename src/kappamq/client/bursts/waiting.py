@@ -19,10 +19,11 @@ native.load().quick_messages(Message, tuple(field.name for field in fields(Messa
 
 if TYPE_CHECKING:
     from kappamq.native.pure_batches import SendEntry as Waiting
-    from kappamq.native.pure_batches import front_entries, settle_entries
+    from kappamq.native.pure_batches import entries_by_topic, front_entries, settle_entries
 else:
     _kernel = native.load()
-    Waiting, front_entries, settle_entries = _kernel.SendEntry, _kernel.front_entries, _kernel.settle_entries
+    Waiting, entries_by_topic = _kernel.SendEntry, _kernel.entries_by_topic
+    front_entries, settle_entries = _kernel.front_entries, _kernel.settle_entries
 
 __all__ = [
     "Callback",
@@ -32,6 +33,7 @@ __all__ = [
     "Sink",
     "Waiting",
     "each_its_own",
+    "entries_by_topic",
     "front_entries",
     "settle_entries",
     "weigh",

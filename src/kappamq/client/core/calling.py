@@ -19,6 +19,7 @@ def is_asynchronous(call: Callable[..., Any]) -> bool:
 def resumed(coroutine: Coroutine[Any, Any, Any], awaited: Any) -> Generator[Any, Any, Any]:
     """Wait for a coroutine whose first step has been made, by `send(None)`, and which awaits `awaited`."""
     # What `await` does; it refuses coroutines that have begun.
+    step: Callable[[Any], Any]
     while True:
         try:
             sent = yield awaited

@@ -4,8 +4,9 @@ A group loses its master for a second or two when the master dies, is restarted 
 therefore wait within their own deadline:
 
 - A node that is not the master names the one that is (code 14): go there at once.
-- The connection fails, or there is no master: look the route up again; if another node is the master now, go there at once,
-  else pause and try again. Pauses grow, and differ between clients, so that thousands of them do not come back together.
+- The connection fails, there is no master, or the node lost its role while it worked: look the route up again; if another node is
+  the master now, go there at once, else pause and try again. Pauses grow, and differ between clients, so that thousands of them do
+  not come back together.
 
 Any other error is not about the master, and left to the caller.
 """
@@ -18,7 +19,7 @@ from collections.abc import Callable
 from typing import Final
 
 from kappamq.client.core.routes import MASTER_ID, Routes
-from kappamq.errors import KappaError, NoMaster, NoRoute, NotConnected, NotMaster
+from kappamq.errors import KappaError, MaybeStored, NoMaster, NoRoute, NotConnected, NotMaster
 from kappamq.protocol.address import is_loopback
 
 PAUSE_S: Final = 0.02
@@ -34,7 +35,7 @@ REFRESH_S: Final = 0.5
 
 def is_about_master(error: KappaError) -> bool:
     """Whether it may be gone as soon as the group has a master that can be reached."""
-    return isinstance(error, (NoMaster, NotMaster, NotConnected))
+    return isinstance(error, (NoMaster, NotMaster, MaybeStored, NotConnected))
 
 
 class Patience:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -22,12 +23,17 @@ from kappamq.protocol.trace import MessageKind
 _METHODS: Final = {"zlib": Compression.ZLIB, "lz4": Compression.LZ4, "zstd": Compression.ZSTD}
 SYS_PREPARED: Final = 0x4
 """System flag: a half message of a transaction."""
+_LATE: Final = re.compile(
+    "|".join(re.escape(name) + properties.NAME_END for name in sorted({properties.DELAY, *properties.TIMER_NAMES}))
+)
 _LEVEL_MAX: Final = {Compression.ZLIB: 9, Compression.LZ4: 12, Compression.ZSTD: 22}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Outgoing:
-    """One send request, complete but for its queue. Retries send the same one, so its id identifies duplicates."""
+    """One send request, complete but for its queue. Retries send the same one, so its id identifies duplicates.
+
+    Never changed; not frozen, since that would take a microsecond per message."""
 
     code: RequestCode
     topic: str
@@ -132,7 +138,7 @@ def _kind(message: Message, text: str, sys_flag: int) -> MessageKind:
     if sys_flag & SYS_PREPARED:
         return MessageKind.HALF
     # Either a field of the message or the client itself may have set it.
-    if any(f"{name}{properties.NAME_END}" in text for name in (properties.DELAY, *properties.TIMER_NAMES)):
+    if _LATE.search(text):
         return MessageKind.DELAY
     return MessageKind.ORDER if message.sharding_key else MessageKind.NORMAL
 
@@ -190,7 +196,7 @@ def _properties(message: Message, message_id: str, extra: Mapping[str, str] = Ma
         check_property(name, value)
         named[name] = value
     text = properties.encode(named)
-    length = len(text.encode())
+    length = len(text) if text.isascii() else len(text.encode())
     if length > properties.TEXT_BYTES_MAX:
         raise IllegalMessage(
             f"tags, keys and properties take {length} bytes, the limit is {properties.TEXT_BYTES_MAX}: move large "

@@ -43,6 +43,12 @@ class RoundRobin:
         self._next = index + 1
         return queues[index]
 
+    def first_of(self, count: int, queues: int) -> int:
+        """Choose for so many messages at once: the index of the first one's queue; the others follow in turn."""
+        first = self._next % queues
+        self._next = first + count
+        return first
+
 
 class Sticky:
     """Stay with one queue for `messages_max` messages, then move to the next, so that neighbours share a queue.

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 from kappamq import native
 from kappamq.client.core import arguments
@@ -22,7 +22,7 @@ from kappamq.client.core.routes import Route
 from kappamq.client.producer.faults import Failing, Faults, LatencyFaults
 from kappamq.client.producer.outgoing import Outgoing
 from kappamq.client.producer.pressure import Pressure
-from kappamq.client.producer.selection import Selection, by_key
+from kappamq.client.producer.selection import RoundRobin, Selection, Sticky, by_key
 from kappamq.config.client import ClientConfig
 from kappamq.errors import (
     BrokerError,
@@ -42,10 +42,11 @@ from kappamq.errors import (
 from kappamq.message import MessageQueue, SendResult, SendStatus
 from kappamq.net.channel import Channel
 from kappamq.protocol.codes import ResponseCode
-from kappamq.protocol.frame import Frame
-from kappamq.protocol.headers.client import SendMessageResponse
+from kappamq.protocol.frame import Frame, next_opaque
+from kappamq.protocol.headers.client import SendMessageResponse, SendMessageV2
 
 Key = str | int | bytes
+T = TypeVar("T")
 
 PAUSE_S: Final = 0.05
 """Pause before the same broker is tried again; doubles each time."""
@@ -53,6 +54,11 @@ FAILURES_MAX: Final = 10
 """So many failed attempts are told about, should all fail."""
 REFRESH_S: Final = 0.5
 """How long a retry waits for a fresh route before it uses the old one."""
+
+FIXED_MAX: Final = 10_000
+"""For so many queues parts of requests are kept."""
+_BORN: Final = SendMessageV2.wire_names["born_ms"]
+_PROPERTIES: Final = SendMessageV2.wire_names["properties"]
 
 MAYBE: Final = "it may have been stored, sending it again may store it twice"
 
@@ -102,6 +108,7 @@ class Sending:
         self.group = group
         self.selection = selection
         self.faults: Faults = LatencyFaults() if config.latency_faults else Failing()
+        self._fixed: dict[object, dict[str, str]] = {}
         self.pressure = Pressure(config.inflight_max, config.inflight_bytes_max, wait=config.inflight_full == "wait")
 
     async def deliver(
@@ -256,10 +263,39 @@ class Sending:
             return by_key(route.publish, key)
         return self.selection.choose(self.faults.usable(route.publish, failed_broker, now), failed_broker)
 
+    def choose_for_all(self, route: Route, entries: list[T], now: float) -> list[tuple[MessageQueue, list[T]]] | None:
+        """`choose` for messages that may go anywhere: the queues, and which messages each gets, in order.
+
+        None: a selection of the application has to be asked for each."""
+        queues = self.faults.usable(route.publish, None, now)
+        selection = self.selection
+        if type(selection) is RoundRobin:
+            count = len(queues)
+            first = selection.first_of(len(entries), count)
+            return [(queues[(first + n) % count], entries[n::count]) for n in range(min(count, len(entries)))]
+        if type(selection) is not Sticky:
+            return None
+        parts: dict[MessageQueue, list[T]] = {}
+        for entry in entries:
+            parts.setdefault(selection.choose(queues, None), []).append(entry)
+        return list(parts.items())
+
     def attempt(self, route: Route, queue: MessageQueue, left: float, now: float, *, last: bool) -> Attempt:
         if not last and self.config.send_try_timeout_ms:
             left = min(left, self.config.send_try_timeout_ms / 1000)
         return Attempt(queue, route.master(queue.broker), now, left, last)
+
+    def request(self, outgoing: Outgoing, queue: MessageQueue) -> Frame:
+        """The request that sends to this queue. What is the same for most messages of a queue is encoded once. Any thread may call."""
+        what = (queue, outgoing.topic, outgoing.code, outgoing.sys_flag, outgoing.flag)
+        fixed = self._fixed.get(what)
+        if fixed is None:
+            if len(self._fixed) >= FIXED_MAX:
+                self._fixed.clear()
+            header = outgoing.header(self.group, queue.queue_id, queue.broker, self.config)
+            fixed = self._fixed[what] = header.encode()
+        ext = {**fixed, _BORN: str(outgoing.born_ms), _PROPERTIES: outgoing.properties}
+        return Frame(int(outgoing.code), next_opaque(), ext=ext, body=outgoing.body)
 
     async def _connect(self, core: ClientCore, attempt: Attempt) -> Channel:
         try:
@@ -271,9 +307,8 @@ class Sending:
 
     async def _ask(self, core: ClientCore, outgoing: Outgoing, attempt: Attempt, channel: Channel) -> list[SendResult]:
         queue = attempt.queue
-        header = outgoing.header(self.group, queue.queue_id, queue.broker, self.config)
         try:
-            answer = await channel.request(header, outgoing.body, attempt.left, code=outgoing.code)
+            answer = await channel.request(self.request(outgoing, queue), timeout=attempt.left)
         except (NotConnected, RequestTimeout) as error:
             raise self.unanswered(core, attempt, error) from error
         return self.answered(core, outgoing, attempt, answer)
@@ -358,7 +393,9 @@ def may_work_elsewhere(error: KappaError) -> bool:
 def _results(answer: Frame, outgoing: Outgoing, queue: MessageQueue, status: SendStatus) -> list[SendResult]:
     header = SendMessageResponse.decode(answer.ext)
     offset_ids = header.message_id.split(",")
-    stored = MessageQueue(queue.topic, queue.broker, header.queue_id)
+    stored = queue
+    if header.queue_id != queue.queue_id:
+        stored = MessageQueue(queue.topic, queue.broker, header.queue_id)
     message_ids, first, count = outgoing.message_ids, header.queue_offset, len(outgoing.message_ids)
     if len(offset_ids) < count:
         offset_ids += [""] * (count - len(offset_ids))

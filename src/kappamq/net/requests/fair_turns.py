@@ -107,7 +107,7 @@ class FairTurns:
             self._wait(line.connection, line)
 
     def _end(self, line: _Line) -> None:
-        """If nobody is left. As long as somebody is, whoever comes goes behind them."""
+        """Forget the line if nothing waits in it. As long as something does, new requests go behind it."""
         if not line.waiters and not line.woken:
             self._lines.pop(line.connection, None)
 
@@ -125,8 +125,9 @@ class FairTurns:
 
     def charge(self, account: Account, seconds: float) -> None:
         """Charge the time that a request took, on the loop or in the thread."""
-        account.cost = self.cost(account) + seconds
-        account.cost_at = self._loop.time()
+        now = self._loop.time()
+        account.cost = self._cost_at(account, now) + seconds
+        account.cost_at = now
 
     def spend(self, seconds: float) -> None:
         """Use up part of this turn's budget."""
@@ -159,9 +160,14 @@ class FairTurns:
 
     def cost(self, account: Account) -> float:
         """Return the recent cost in seconds."""
-        if not account.cost:
-            return 0.0
-        return float(account.cost * 0.5 ** ((self._loop.time() - account.cost_at) / HALF_LIFE_S))
+        return self._cost_at(account, self._loop.time())
+
+    @staticmethod
+    def _cost_at(account: Account, now: float) -> float:
+        cost = account.cost
+        if not cost or now == account.cost_at:  # uvloop's time stands still within a turn
+            return cost
+        return float(cost * 0.5 ** ((now - account.cost_at) / HALF_LIFE_S))
 
     def _schedule(self) -> None:
         if not self._is_scheduled:

@@ -28,7 +28,9 @@ class LoopWatch:
         self._cpu = 0.0
         self._told = -math.inf
         self._untold = 0
-        self._longest: tuple[float, int, str] | None = None  # longest request since the last check: seconds, code, peer
+        self._longest: tuple[float, int, object] | None = (
+            None  # longest request since the last check: seconds, code, peer
+        )
         self.long_turns = 0
         self.longest_turn_s = 0.0
 
@@ -54,7 +56,7 @@ class LoopWatch:
     def took(self, code: int, peer: object, seconds: float) -> None:
         """Record how long a request occupied the loop."""
         if self._longest is None or seconds > self._longest[0]:
-            self._longest = seconds, code, str(peer)
+            self._longest = seconds, code, peer
 
     def _look_again(self) -> None:
         self._due = time.monotonic() + LOOK_S  # uvloop's own time stands still within a turn

@@ -130,6 +130,8 @@ class RequestReader:
         if self.limits.is_for_beside(frame):
             return self._charged(self._read_first(handler, connection, frame), connection, frame), True
         answer = handler(connection, frame)
+        if answer is None or isinstance(answer, Frame):
+            return answer, False
         if isinstance(answer, InOrder):
             return self._charged(answer.answer, connection, frame), True
         return self._charged(answer, connection, frame), False

@@ -39,17 +39,26 @@ class RequestLimits:
         self._table = table
         self._config = config
         self._usual = RequestLimit()
+        self._bytes = {code: self._bytes_of(limit) for code, limit in table.items()}
+        self._usual_bytes = self._bytes_of(self._usual)
+
+    def _bytes_of(self, limit: RequestLimit) -> tuple[int, int]:
+        """How many bytes the header and the body may have."""
+        return getattr(self._config, limit.header), getattr(self._config, limit.body)
 
     def check(self, code: int, header_bytes: int, body_bytes: int) -> None:
         """Raise InvalidParameter if a request of this code is too large."""
+        header_max, body_max = self._bytes.get(code, self._usual_bytes)
+        if header_bytes <= header_max and body_bytes <= body_max:
+            return
         limit = self._table.get(code, self._usual)
-        for part, size, setting in (("header", header_bytes, limit.header), ("body", body_bytes, limit.body)):
-            allowed = getattr(self._config, setting)
-            if size > allowed:
-                raise InvalidParameter(
-                    f"the {part} of a {name_of(code)} request has {size} bytes, the limit is {allowed}: send less at once, "
-                    f"or raise net.{setting}"
-                )
+        part, size, setting = ("body", body_bytes, limit.body)
+        if header_bytes > header_max:
+            part, size, setting = ("header", header_bytes, limit.header)
+        raise InvalidParameter(
+            f"the {part} of a {name_of(code)} request has {size} bytes, the limit is {getattr(self._config, setting)}: "
+            f"send less at once, or raise net.{setting}"
+        )
 
     def answer_bytes(self, code: int) -> int:
         """Return what a connection is charged for a deferred answer of this code, beside the bytes of the request."""

@@ -1,4 +1,4 @@
-"""Who can reach a server. There is no authentication yet: anyone who can connect can read, write and delete everything."""
+"""Warns when other machines can reach a server: without authentication, anyone who can connect can read, change and delete everything."""
 
 from __future__ import annotations
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import inspect
 import ipaddress
 import logging
 import socket
@@ -317,13 +316,13 @@ class FrameReceiver:
             answer, in_order = self.reader.call(self._service.handle, connection, frame, body, header_bytes)
         except Exception as error:
             answer = failure(frame, error)
-        if inspect.isawaitable(answer):
+        if isinstance(answer, Frame):
+            send_answer(connection, frame, answer)
+        elif answer is not None:
             answer_bytes = self.reader.limits.answer_bytes(frame.code)
             self.unfinished.add(
                 connection, frame, answer, header_bytes + len(body), in_order=in_order, answer_bytes=answer_bytes
             )
-        elif answer is not None:
-            send_answer(connection, frame, answer)
 
     def lost(self, connection: Connection) -> None:
         self._service.connection_lost(connection)

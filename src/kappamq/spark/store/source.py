@@ -21,6 +21,7 @@ from pyspark.sql.datasource import (
 
 from kappamq.errors import ConfigError
 from kappamq.spark.columns.schema import STORE_COLUMNS, check_schema, ddl
+from kappamq.spark.dividing import task_count
 from kappamq.spark.failures import without_traceback
 from kappamq.spark.refused_stream import RefusedStream
 from kappamq.spark.store.options import StoreOptions
@@ -32,9 +33,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-STRETCH_BYTES: Final = 128 << 20
-"""What one task reads at most; a task costs Spark some 15 ms."""
-STRETCHES_FEW: Final = 16
+STRETCH_BYTES: Final = 256 << 20
+"""What one task reads at most."""
+STRETCH_BYTES_MIN: Final = 32 << 20
+"""What one task reads at least if all cores have one: a task costs Spark some 15 ms."""
 NO_STREAM: Final = (
     "the format kappamq.store is for batch reads: use spark.read, or read the topic as a stream with the format kappamq"
 )
@@ -103,10 +105,6 @@ class LogTableReader(DataSourceReader):
 
 
 def stretch_bytes(total: int, at_least: int) -> int:
-    """How long the stretches are that `total` bytes of log are cut into: equal ones, so that no core waits long for the last.
-
-    A few stretches are a power of two, for mostly so are the cores: three would keep two of them busy for as long as four."""
-    count = max(at_least, -(-total // STRETCH_BYTES), 1)
-    if at_least < count <= STRETCHES_FEW:
-        count = 1 << (count - 1).bit_length()
+    """How long the stretches are that `total` bytes of log are cut into: equal ones, so that no core waits long for the last."""
+    count = task_count(total, least=STRETCH_BYTES_MIN, most=STRETCH_BYTES, at_least=at_least)
     return max(1, -(-total // count))

@@ -8,14 +8,13 @@ from typing import Final
 
 from kappamq.errors import ConfigError, DataLoss
 from kappamq.message import MessageQueue
+from kappamq.spark.dividing import task_count
 from kappamq.spark.topic.options import EARLIEST, LATEST, OnDataLoss, Position
 
 TASK_ROWS_MAX: Final = 500_000
 """More messages than this become several tasks."""
 TASK_ROWS_MIN: Final = 100_000
 """A task costs Spark some 15 ms on top of about half a microsecond for each row: queues with fewer messages share one."""
-TASKS_FEW: Final = 4
-"""More tasks than this are only made of messages that need them."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -133,7 +132,7 @@ def tasks(ranges: Iterable[QueueRange], at_least: int = 1) -> list[tuple[QueueRa
     total = sum(one.count for one in found)
     if not total:
         return []
-    count = _task_count(total, at_least)
+    count = min(total, task_count(total, least=TASK_ROWS_MIN, most=TASK_ROWS_MAX, at_least=at_least))
     grouped: list[list[QueueRange]] = [[]]
     taken = 0
     slack = total / count / 8  # by which a task may be larger or smaller, if that saves a cut
@@ -150,13 +149,6 @@ def tasks(ranges: Iterable[QueueRange], at_least: int = 1) -> list[tuple[QueueRa
         grouped[-1].append(one)
         taken += one.count
     return [tuple(pieces) for pieces in grouped]
-
-
-def _task_count(total: int, at_least: int) -> int:
-    """A few tasks are a power of two, for mostly so are the cores: three would keep two of them busy for as long as four."""
-    count = max(-(-total // TASK_ROWS_MAX), min(at_least, total))
-    few = min(TASKS_FEW, total // TASK_ROWS_MIN)
-    return count if count >= few else 1 << (few.bit_length() - 1)
 
 
 def _cut(one: QueueRange, rows: int) -> tuple[QueueRange, QueueRange]:

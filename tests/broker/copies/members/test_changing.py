@@ -228,6 +228,28 @@ def test_a_broker_without_a_group_has_no_members_to_change(tmp_path: Path) -> No
     async def test() -> None:
         async with running(tmp_path) as broker:
             code, why = await asked(broker, "add", "n3", "127.0.0.1:1")
-            assert (code, "belongs to no Raft group" in why) == (ResponseCode.ILLEGAL_OPERATION, True)
+            assert (code, "is not in a Raft group" in why) == (ResponseCode.ILLEGAL_OPERATION, True)
+
+    run(test())
+
+
+def test_a_member_that_was_away_follows_a_leader_that_it_has_never_heard_of(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with members(tmp_path) as group:
+            leader = await group.leader()
+            founders = list(group.names)
+            away = next(name for name, broker in group.running.items() if broker is not leader)
+            await group.agree()
+            await group.stop(away)
+            free_port(group, "n3")
+            await changed(group, "add", "n3")
+            await start(group, "n3", [*(name for name in founders if name != away), "n3"])
+            await all_vote(group, *founders, "n3")
+            async with speaking(leader) as speaker:
+                assert (await speaker.ask(TransferLeader(member="n3"))).code == 0
+            assert await group.leader(but=leader) is group.running["n3"]
+            await start(group, away, founders)
+            await group.agree()
+            same_logs(*group.running.values())
 
     run(test())

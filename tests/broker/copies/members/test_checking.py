@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from kappamq.raft import Append, Message
-from kappamq.raft.messages import Diverged
+from kappamq.raft.messages import Beat, Diverged
 from kappamq.replication import raft_messages
 from kappamq.replication.frames import BadStream
 from tests.broker.copies.copying import same_logs
-from tests.broker.copies.members.test_group import members
+from tests.broker.copies.members.test_group import group_of, members
 from tests.broker.running import run, speaking
 from tests.waiting import eventually_async
 
@@ -50,5 +50,28 @@ def test_what_no_leader_says_ends_a_connection_and_no_members_part(tmp_path: Pat
                 assert (await speaker.send("tea", b"after")).code == 0
             await group.agree()
             same_logs(*group.running.values())
+
+    run(test())
+
+
+def test_who_does_not_lead_the_term_stops_nobody(tmp_path: Path) -> None:
+    """One message in the name of another member was enough for each of them, until it was restarted."""
+
+    async def test() -> None:
+        async with members(tmp_path) as group:
+            leader = await group.leader()
+            await group.agree()
+            leads = group_of(leader).me
+            for broker in group.running.values():
+                ours = group_of(broker)
+                node = ours.node
+                assert node is not None
+                other = next(member for member in sorted(node.members.voters) if member.name not in (ours.me, leads))
+                hello = replace(ours.ours(), member=other.name, incarnation=other.incarnation)
+                with pytest.raises(BadStream, match=f"no leader would: {leads} leads term {node.term}"):
+                    ours.received(hello, raft_messages.encode(Beat(other, node.me, node.term, 0, 0, 0)))
+                assert ours.why_stopped is None
+            async with speaking(await group.leader()) as speaker:
+                assert (await speaker.send("tea", b"after")).code == 0
 
     run(test())

@@ -11,7 +11,7 @@ import pytest
 
 from kappamq.broker.copies.members import peers
 from kappamq.replication.frames import Kind
-from tests.broker.copies.members.test_group import members
+from tests.broker.copies.members.test_group import group_of, members
 from tests.broker.copies.members.test_peers import hello
 from tests.broker.running import run, speaking
 from tests.waiting import eventually_async
@@ -82,5 +82,24 @@ def test_a_name_has_few_places_and_a_frame_ends_in_time(tmp_path: Path, monkeypa
             await group.agree()
             for _reader, writer in said:
                 writer.close()
+
+    run(test())
+
+
+def test_who_is_no_member_any_more_is_not_listened_to(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with members(tmp_path) as group:
+            leader = await group.leader()
+            name = next(name for name, broker in group.running.items() if broker is not leader)
+            connections = group_of(leader).connections
+
+            def is_heard() -> bool:
+                return any(link.is_greeted and link._hello.member == name for link in connections._links if link._hello)
+
+            await eventually_async(is_heard, text="it is listened to")
+            changes = leader.copies.status._changes
+            assert changes is not None
+            await changes.remove(name)
+            await eventually_async(lambda: not is_heard(), text="its connection is closed")
 
     run(test())

@@ -8,15 +8,17 @@ from pathlib import Path
 import pytest
 
 from kappamq.broker.broker import Broker
+from kappamq.broker.copies.members import group as group_module
 from kappamq.broker.copies.seeding.files import SeedFiles
 from kappamq.errors import StoreError
 from kappamq.replication.seeding import FILLING, Marker
 from kappamq.store.files import Files
 from tests.broker.copies.copying import log_bytes, same_logs
 from tests.broker.copies.members.test_changing import all_vote, changed, free_port, start
-from tests.broker.copies.members.test_group import Members, members
+from tests.broker.copies.members.test_group import Members, group_of, members
 from tests.broker.running import run, running, speaking
 from tests.store.stores import kernels
+from tests.waiting import eventually_async
 
 
 async def sent(broker: Broker, *bodies: bytes) -> None:
@@ -122,5 +124,19 @@ def test_a_copy_that_is_not_whole_founds_nothing(tmp_path: Path) -> None:
             group = Members(tmp_path, stack, "twin", count=1)
             with pytest.raises(StoreError, match="holds only a part of its master's messages"):
                 await group.start("n0")
+
+    run(test())
+
+
+def test_a_group_that_cannot_begin_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        def fail(*_arguments: object) -> None:
+            raise StoreError("its log is another one")
+
+        monkeypatch.setattr(group_module, "node_at_start", fail)
+        async with AsyncExitStack() as stack:
+            first = group_of(await Members(tmp_path, stack, "twin", count=1).start("n0"))
+            await eventually_async(lambda: first.why_stopped == "its log is another one", text="it says why")
+            assert first.group_id == ""
 
     run(test())

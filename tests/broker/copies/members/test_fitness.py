@@ -86,7 +86,7 @@ def test_a_leader_whose_clock_is_set_ahead_hands_over(tmp_path: Path, caplog: py
             await sent(leader, b"after")
             assert await read(leader) == [b"before", b"after"]
             clocks[name_of(group, wrong)].shift_ms = 0
-            await eventually_async(lambda: "agrees with those of other members again" in caplog.text)
+            await eventually_async(lambda: "agrees with those of the other members again" in caplog.text)
             await group.agree()
             same_logs(*group.running.values())
 

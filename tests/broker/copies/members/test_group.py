@@ -6,22 +6,21 @@ import asyncio
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kappamq.broker.broker import Broker
+from kappamq.broker.copies.members import group as group_module
 from kappamq.broker.copies.members.group import Group
 from kappamq.broker.copies.members.member_files import MemberFiles
 from kappamq.broker.naming.ports import bind_free_ports, close_all
 from kappamq.config.copies import CopiesConfig
 from kappamq.errors import MaybeStored, NotMaster, StoreError, for_code
 from kappamq.protocol.codes import ResponseCode
-from kappamq.raft import TermRecord, Terms
+from kappamq.raft import Confirmed, Cut, TermRecord, Terms
 from kappamq.raft.messages import Append, Beat
-from kappamq.replication import raft_messages
 from kappamq.store.files import Files
 from tests.broker.copies.copying import same_logs
 from tests.broker.running import run, running, speaking
@@ -287,10 +286,35 @@ def test_a_member_whose_node_meets_what_cannot_be_stops_taking_part(tmp_path: Pa
             assert ours is not None
             assert ours.node is not None
             other = next(member for member in ours.node.members.voters if member != ours.node.me)
-            # Somebody else claims to lead in our term.
-            hello = replace(ours.ours(), member=other.name, incarnation=other.incarnation)
-            ours.received(hello, raft_messages.encode(Beat(other, ours.node.me, ours.node.term, 1, 0, 0)))
+            # Somebody else leads in our term. Messages that say so do not get to the node (test_checking.py).
+            node = ours.node
+            ours.event(lambda: node.step(Beat(other, node.me, node.term, 1, 0, 0), ours.now()))
             await stops_taking_part(group, leader, "both lead in term")
+
+    run(test())
+
+
+def test_a_member_that_cannot_do_what_its_node_decides_stops_taking_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the error: what follows would be done on top of something that is missing."""
+
+    async def test() -> None:
+        async with members(tmp_path) as group:
+            leader = await group.leader()
+            follower, other = [group_of(broker) for broker in group.running.values() if broker is not leader]
+            node = follower.node
+            assert node is not None
+
+            def fail(*_arguments: object) -> None:
+                raise ValueError("nobody expects it")
+
+            monkeypatch.setattr(follower, "_confirm", fail)
+            follower._do([Confirmed(node.log.confirmed), Confirmed(node.log.confirmed)])
+            assert (follower.why_stopped, list(follower._todo)) == ("ValueError: nobody expects it", [])
+            monkeypatch.setattr(other._writer, "cut", fail)
+            await other._cut(Cut(other._store.log.end, 1))
+            assert other.why_stopped == "ValueError: nobody expects it"
 
     run(test())
 
@@ -434,5 +458,46 @@ def test_what_was_read_for_a_leadership_that_has_ended_is_not_sent(tmp_path: Pat
             order = Append(node.me, other, node.term, 0, 0, end, 0, (), 0)
             assert await ours._read(order, end) is not None
             assert await ours._read(order._replace(term=node.term - 1), end) is None
+
+    run(test())
+
+
+def test_a_term_is_noted_before_its_bytes_are_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A crash between the end mark of a file and the record it was written for leaves bytes of that term, and no record that says so."""
+
+    async def test() -> None:
+        async with members(tmp_path) as group:
+            leader = await group.leader()
+            follower, other = [name for name, broker in group.running.items() if broker is not leader]
+            await group.agree()
+            led: list[int] = []
+            written: list[tuple[int, int, int]] = []  # from, to, and the start of the last term record that is noted
+
+            def noted(name: str) -> int:
+                loaded = MemberFiles(tmp_path / name, Files()).load_terms()
+                assert loaded is not None
+                return loaded[0].last.start
+
+            append, write = group_module.append_term, group.running[follower].writer.store_copy
+
+            def appending(*arguments: Any) -> int:
+                led.append(noted(other))
+                return append(*arguments)
+
+            def writing(at: int, data: Any) -> int:
+                written.append((at, at + len(data), noted(follower)))
+                return write(at, data)
+
+            monkeypatch.setattr(group_module, "append_term", appending)
+            monkeypatch.setattr(group.running[follower].writer, "store_copy", writing)
+            operations = leader.copies._operations
+            assert operations is not None
+            await operations.transfer(other)
+            node = group_of(await group.leader(but=leader)).node
+            assert node is not None
+            await group.agree()
+            begin = node.log.terms.last.start
+            assert led == [begin]
+            assert [start for at, end, start in written if at <= begin < end] == [begin]
 
     run(test())

@@ -32,6 +32,29 @@ def test_what_was_saved_is_loaded(tmp_path: Path) -> None:
     assert (loaded[0].base, loaded[0].records, loaded[1]) == (TERMS.base, TERMS.records, "g")
 
 
+def test_a_crash_while_the_first_vote_is_written_leaves_none(tmp_path: Path) -> None:
+    """Half of one would pass for a promise that is lost, and this member's log with it."""
+
+    class Dying(Files):
+        left = 0
+
+        def pwrite(self, fd: int, data: bytes | memoryview, at: int) -> None:
+            if not self.left:
+                raise KeyboardInterrupt
+            self.left -= 1
+            super().pwrite(fd, data, at)
+
+    for writes in range(2):
+        dying = Dying()
+        dying.left = writes
+        with pytest.raises(KeyboardInterrupt):
+            MemberFiles(tmp_path, dying).save_vote(VOTE)
+        assert MemberFiles(tmp_path, Files()).load_vote() is None
+    files = MemberFiles(tmp_path, Files())
+    files.save_vote(VOTE)
+    assert files.load_vote() == VOTE
+
+
 def test_a_damaged_vote_does_not_pass_for_none(tmp_path: Path) -> None:
     files = MemberFiles(tmp_path, Files())
     files.save_vote(VOTE)

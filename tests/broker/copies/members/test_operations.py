@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kappamq.protocol.bodies.copies import BrokerEpochs, HaStatus
+from kappamq.protocol.bodies.copies import BrokerEpochs, HaStatus, LeaderNow
 from kappamq.protocol.headers.admin import GetBrokerEpochs, GetHaStatus, TransferLeader
 from tests.broker.copies.members.test_group import members
 from tests.broker.running import run, speaking
@@ -20,8 +20,16 @@ def test_leadership_is_transferred(tmp_path: Path) -> None:
             target = next(name for name, broker in group.running.items() if broker is not leader)
             async with speaking(leader) as speaker:
                 wrong = await speaker.ask(TransferLeader(member="n9"))
-                assert "no other member" in (wrong.remark or "")
-                assert (await speaker.ask(TransferLeader(member=target))).code == 0
+                assert "n9 is no member of group" in (wrong.remark or "")
+                me = next(name for name, broker in group.running.items() if broker is leader)
+                again = await speaker.ask(TransferLeader(member=me))
+                assert f"{me} leads" in (again.remark or "")
+                answer = await speaker.ask(TransferLeader(member=target))
+                assert answer.code == 0
+                told = LeaderNow.decode(answer.body)
+                port = group.running[target].port
+                assert (told.member, told.address.rpartition(":")[2]) == (target, str(port))
+                assert told.term > 1
             await eventually_async(lambda: group.running[target].role.is_held, text="the other one leads")
             await eventually_async(lambda: not leader.role.is_held, text="the former one has stopped")
             async with speaking(leader) as speaker:

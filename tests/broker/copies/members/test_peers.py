@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
+import socket
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -14,9 +16,9 @@ from zlib import crc32
 import pytest
 
 from kappamq.broker.broker import Broker
+from kappamq.broker.copies.log_throttle import LogThrottle
 from kappamq.broker.copies.members.peers import MemberLink, Peer
 from kappamq.broker.copies.question import Questions
-from kappamq.broker.copies.told import Told
 from kappamq.config.copies import CopiesConfig
 from kappamq.errors import StoreError
 from kappamq.raft import MemberId
@@ -24,7 +26,7 @@ from kappamq.raft.messages import Join, PreVoteAnswer
 from kappamq.replication import raft_messages
 from kappamq.replication.frames import OPENING, VERSION, Frames, Kind, frame, text_frame, values_of
 from kappamq.replication.greeting import MemberHello
-from tests.broker.copies.members.test_group import Members, members
+from tests.broker.copies.members.test_group import Members, group_of, members
 from tests.broker.running import run, speaking
 from tests.waiting import eventually_async
 
@@ -161,6 +163,7 @@ class Side:
             group="g", members={"n0": "127.0.0.1:1", "n1": "127.0.0.1:2", "n2": "127.0.0.1:3"}, member=name
         )
         self.questions = Questions({})
+        self.why_stopped: str | None = None
         self.heard: list[bytes] = []
         self.connections = 0
         self.losses = 0
@@ -191,7 +194,7 @@ async def connected() -> AsyncIterator[tuple[Side, Side, Peer]]:
         return hello.member in there.config.members
 
     server = await loop.create_server(
-        lambda: MemberLink(there, knows, crc32, lambda link: None, Told()), "127.0.0.1", 0
+        lambda: MemberLink(there, knows, crc32, lambda link: None, LogThrottle()), "127.0.0.1", 0
     )
     port = server.sockets[0].getsockname()[1]
     peer = Peer(here, "n1", f"127.0.0.1:{port}", crc32)
@@ -230,5 +233,50 @@ def test_what_cannot_be_read_ends_the_connection_and_a_new_one_begins() -> None:
             assert there.heard == []
             peer.say(b"anew")
             await eventually_async(lambda: there.heard == [b"anew"])
+
+    run(test())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems know no such limit")
+def test_a_connection_to_a_machine_that_is_gone_ends(tmp_path: Path) -> None:
+    """On both ends: nobody closes it, and what the system tries by itself takes minutes."""
+
+    async def test() -> None:
+        async with members(tmp_path) as group:
+            ours = group_of(await group.leader())
+            await eventually_async(lambda: len(ours.connections.connected_to()) == 2, text="it speaks to both")
+            await eventually_async(
+                lambda: sum(link.is_greeted for link in ours.connections._links) == 2, text="both speak to it"
+            )
+            peers = [ours.connections.peer(name) for name in ours.connections.connected_to()]
+            transports = [peer._out.transport for peer in peers if peer is not None and peer._out is not None]
+            transports += [link._transport for link in ours.connections._links if link._transport is not None]
+            assert len(transports) == 4
+            for transport in transports:
+                connection = transport.get_extra_info("socket")
+                assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+                idle = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE)
+                each = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL)
+                count = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT)
+                assert idle + each * count <= 6
+                assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 5000
+
+    run(test())
+
+
+def test_a_member_that_takes_no_part_refuses_the_others(tmp_path: Path) -> None:
+    """Whoever is connected is believed to hear, and waited for."""
+
+    async def test() -> None:
+        async with members(tmp_path) as group:
+            leader = await group.leader()
+            name, broker = next((name, broker) for name, broker in group.running.items() if broker is not leader)
+            stopped = group_of(broker)
+            await eventually_async(lambda: len(group_of(leader).connections.connected_to()) == 2)
+            stopped._stop_taking_part("a reason")
+            ((kind, content),) = await said(group.ports[name] + 1, hello(leader))
+            assert kind is Kind.REFUSED
+            assert "takes no part until a restart: a reason" in values_of(content)["why"]
+            await eventually_async(lambda: name not in group_of(leader).connections.connected_to())
 
     run(test())

@@ -54,7 +54,7 @@ def test_a_follower_waits_for_room(tmp_path: Path, caplog: pytest.LogCaptureFixt
             await group.agree()
             fill(disks[name])
             await sent(leader, 30)
-            await eventually_async(lambda: f"this member waits at {full.store.log.end}" in caplog.text, text="it waits")
+            await eventually_async(lambda: f"waiting at offset {full.store.log.end}" in caplog.text, text="it waits")
             await sent(leader, 1)
             assert part(full) is None
             assert full.store.log.end < full.store.log.segment_end, "and has what fits"
@@ -65,8 +65,8 @@ def test_a_follower_waits_for_room(tmp_path: Path, caplog: pytest.LogCaptureFixt
             disks[name].repair()
             await group.agree()
             same_logs(*group.running.values())
-            assert caplog.text.count("this member waits at") == 1
-            assert "there is room again" in caplog.text
+            assert caplog.text.count("waiting at offset") == 1
+            assert "disk space is available again" in caplog.text
 
     run(test())
 

@@ -36,10 +36,10 @@ def test_later_the_log_says_who_they_are_and_operators_where() -> None:
     assert roster.place_of("n0") == "a:1", "where we are ourselves, nobody knows better"
 
 
-def said(member: str, place: str, group_id: str = "g:1") -> MemberHello:
+def said(member: str, place: str, group_id: str = "g:1", term: int = 0) -> MemberHello:
     return MemberHello(
         cluster="c", name="n", group="g", members="", member=member, address="h:9", segment_bytes=1, delay_levels="1s",
-        term=1, end=1, group_id=group_id, place=place,
+        term=term, end=1, group_id=group_id, place=place,
     )  # fmt: skip
 
 
@@ -61,3 +61,19 @@ def test_a_newcomer_believes_those_of_its_group_that_come() -> None:
     node[0] = Node(me, Ballot(0, None), Log(Terms(TermRecord(0, 0, listed)), 0, 0), now=0, dice=lambda: 0.5)
     assert roster.others() == {"n0": "a:1", "n1": "b:1"}
     assert not roster.meets(said("n2", "c:1"))
+
+
+def test_who_was_away_believes_those_that_know_of_later_terms() -> None:
+    """The group has replaced a member meanwhile, and the new one leads."""
+    me, others = MemberId("n0", 1), (MemberId("n1", 1), MemberId("n2", 1))
+    terms = Terms(TermRecord(0, 0, Members(frozenset({me, *others}))))
+    terms.append(TermRecord(0, 1, terms.base.members))
+    node = Node(me, Ballot(1, None), Log(terms, 10, 0), now=0, dice=lambda: 0.5)
+    roster = Roster(CopiesConfig(group="g", members=FOUNDERS, member="n0"), MemberPlaces(lambda *_: None), lambda: node)
+    assert not roster.meets(said("n3", "d:1", term=1)), "our list is as new as that"
+    assert roster.meets(said("n3", "d:1", term=2))
+    assert roster.others() == {"n1": "b:1", "n2": "c:1", "n3": "d:1"}
+    terms.append(TermRecord(10, 2, terms.base.members))
+    node.log.appended(20)
+    assert roster.others() == {"n1": "b:1", "n2": "c:1"}, "the log has come to that term, and does not list it"
+    assert not roster.meets(said("n3", "d:1", term=2))

@@ -56,7 +56,7 @@ def test_pieces_that_follow_each_other_are_the_stretch() -> None:
         (lambda: WELCOME + piece(101, b"x"), "are not what comes at 100"),
         (lambda: WELCOME + piece(100, b"x" * 21), "are not what comes at 100 of a stretch to 120"),
         (lambda: WELCOME + piece(100, b""), "nothing is in it"),
-        (lambda: WELCOME + text_frame(Kind.WELCOME, {}, crc32), "a frame WELCOME is not what comes now"),
+        (lambda: WELCOME + text_frame(Kind.WELCOME, {}, crc32), "a frame WELCOME was not expected here"),
         (lambda: WELCOME + piece(100, b"x" * 10), "the connection was closed"),
         (lambda: piece(100, b"x"), "JSON"),
         (lambda: WELCOME + b"\xff" * 40, "a frame of 4294967295 bytes"),

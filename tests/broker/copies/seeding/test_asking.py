@@ -125,7 +125,7 @@ def test_a_stranger_cannot_make_a_slave_give_up_what_it_has(tmp_path: Path) -> N
         config = CopiesConfig(role=SLAVE, master_address=f"{host}:{port}", secret="a long enough one")
         async with server, running(tmp_path / "s", store=SMALL, copies=config, broker_id=1) as slave:
             following = slave.copies.following
-            await eventually_async(lambda: "your log ends" in str(following.told), text="it has heard that")
+            await eventually_async(lambda: "your log ends" in str(following.problem), text="it has heard that")
             assert not slave.seeding.is_wanted
             assert not (tmp_path / "s" / MARKER_NAME).exists()
 

@@ -19,7 +19,8 @@ from kappamq.replication.greeting import Refusal
 from kappamq.replication.seeding import Asking, FilePiece, Offer
 from tests.broker.copies.copying import copies_port
 from tests.broker.copies.shortened import SMALL, fill, shorten, with_a_past
-from tests.broker.running import run, running, speaking
+from tests.broker.running import on_disk, run, running, speaking
+from tests.store.faulty import SlowFlusher
 from tests.waiting import eventually_async
 
 SECRET = "a long enough one"
@@ -113,6 +114,41 @@ def test_who_is_not_the_master_gives_nothing(tmp_path: Path) -> None:
             await master.end_role()
             with pytest.raises(Refusal, match="not the master"):
                 await ask(master, question(master, wanted=1))
+
+    run(test())
+
+
+def test_who_has_lost_the_role_meanwhile_gives_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        async with running(tmp_path, store=SMALL) as master:
+            renew = master.upkeep.renew_snapshots
+
+            async def deposed() -> int:
+                await master.end_role()
+                return await renew()
+
+            monkeypatch.setattr(master.upkeep, "renew_snapshots", deposed)
+            with pytest.raises(Refusal, match="not the master"):
+                await ask(master, question(master, wanted=1))
+
+    run(test())
+
+
+def test_what_may_still_be_lost_is_not_promised(tmp_path: Path) -> None:
+    async def test() -> None:
+        never = SMALL | {"flush_interval_ms": 3_600_000}
+        async with running(tmp_path, store=never, flusher=SlowFlusher) as master, speaking(master) as speaker:
+            assert (await speaker.send("tea", b"kept")).code == 0
+            master.store.request_flush()
+            SlowFlusher.made.sync()
+            await on_disk(master)
+            confirmed = master.store.marks.confirmed.offset
+            assert (await speaker.send("tea", b"lost")).code == 0
+            assert 0 < confirmed < master.store.log.end
+            for only in (True, False):
+                offer, _pieces = await ask(master, question(master, wanted=1), only=only)
+                assert offer.end == confirmed
+            SlowFlusher.made.keep_up()
 
     run(test())
 

@@ -9,10 +9,13 @@ from pathlib import Path
 import pytest
 
 from kappamq.broker.broker import Broker
+from kappamq.broker.copies.members.member_files import MemberFiles
 from kappamq.broker.copies.seeding.asking import Seeding
 from kappamq.raft.messages import Vote
+from kappamq.replication.greeting import Refusal
 from kappamq.replication.raft_messages import encode
 from kappamq.replication.seeding import MARKER_NAME
+from kappamq.store.files import Files
 from tests.broker.copies.copying import same_logs
 from tests.broker.copies.members.test_group import Members, members
 from tests.broker.copies.shortened import SMALL, fill, numbering, shorten, tables, with_a_past
@@ -182,5 +185,23 @@ def test_a_member_that_is_not_whole_has_no_vote(tmp_path: Path, monkeypatch: pyt
             await eventually_async(lambda: not member.seeding.is_pending, text="the copy is whole")
             member.copies.group.received(hello, encode(ask))
             assert node.term >= ask.term, "now it has"
+
+    run(test())
+
+
+def test_a_member_of_another_founding_is_not_given_what_it_would_lose_its_own_for(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with members(tmp_path) as group:
+            leader = await group.leader()
+            await group.agree()
+            for name, broker in group.running.items():
+                assert MemberFiles(tmp_path / name, Files()).group_id() == leader.copies.group_id
+                asking = broker.seeding._now(wanted=True)
+                assert asking.group_id == leader.copies.group_id
+                if broker is not leader:
+                    assert leader.copies.seeds.answer(asking).files > 0
+                    with pytest.raises(Refusal, match="another founding"):
+                        leader.copies.seeds.answer(replace(asking, group_id="g:of:others"))
+            assert MemberFiles(tmp_path / "nowhere", Files()).group_id() == ""
 
     run(test())

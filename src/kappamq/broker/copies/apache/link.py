@@ -45,7 +45,7 @@ class ApacheLink(LogSender):
                 self._heard_at = self._loop.time()
                 self._take(reported)
         except KappaError as error:
-            log.warning("copies: the connection of %s, an Apache slave, is closed: %s", self.peer, error)
+            log.warning("copies: closed the connection of %s, an Apache slave: %s", self.peer, error)
             self.close()
 
     def _take(self, reported: int) -> None:
@@ -62,7 +62,7 @@ class ApacheLink(LogSender):
         start = self._master.greet_apache(reported)
         self._first = reported
         self.feed = Feed(start, self._master.config.window_bytes, flushed=start)  # its reports know no difference
-        log.info("copies: an Apache slave at %s follows this broker from %d on", self.peer, start)
+        log.info("copies: an Apache slave at %s replicates from offset %d", self.peer, start)
         self._master.joined(self)
         self.catch_up()
 

@@ -92,7 +92,7 @@ class ApacheMaster:
                 if str(error) != self._told:
                     self._told = str(error)
                     log.warning(
-                        "copies: the Apache master does not tell its topics, groups and offsets, asking again: %s",
+                        "copies: could not get topics, groups and offsets from the Apache master, retrying: %s",
                         error,
                     )
             await asyncio.sleep(_PAUSE_S)

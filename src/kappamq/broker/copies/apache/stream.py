@@ -30,6 +30,7 @@ class ClassicStream:
         self._store = store
         self._clock = clock
         self._arrived = arrived
+        self._flush_asked = 0
         self._reported = -1
         self.reported_at = 0.0
         self._grown = asyncio.Event()
@@ -79,7 +80,10 @@ class ClassicStream:
         end = self._store.log.end
         if self._store.config.flush == "sync":
             flushed = self._store.marks.flushed.offset
-            if flushed < end:
+            if (
+                flushed < end and self._flush_asked <= flushed
+            ):  # else a waiter is parked: one of each call would be a crowd
+                self._flush_asked = end
                 self._writer.when_flushed(end, self.report)
             end = min(end, flushed)
         end = max(end, classic.FROM_THE_FIRST_BYTE_ON)

@@ -61,7 +61,7 @@ class Forwarding:
             self._run(self._forward(master, news))
 
     def _news(self, now: float) -> list[tuple[str, str, int, int]]:
-        """What is to be told now: what was not told yet, then what was told longest ago."""
+        """The offsets to forward now: new ones first, then those that were forwarded longest ago."""
         fresh: list[tuple[str, str, int, int]] = []
         again: list[tuple[float, tuple[str, str, int, int]]] = []
         told: dict[tuple[str, str, int], tuple[int, float]] = {}
@@ -95,12 +95,8 @@ class Forwarding:
             finally:
                 channel.close()
         except (TimeoutError, KappaError, OSError) as error:
-            log.info(
-                "copies: offsets that were committed here could not be told to %s, trying again: %s", master, error
-            )
+            log.info("copies: could not forward committed offsets to %s, retrying: %s", master, error)
         finally:
             self._running = False
         if told:
-            log.info(
-                "copies: %d offsets that were committed here were told to %s, which refused %d", told, master, refused
-            )
+            log.info("copies: forwarded %d committed offsets to %s, which refused %d", told, master, refused)

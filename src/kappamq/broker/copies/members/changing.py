@@ -39,7 +39,7 @@ class MemberChanges:
         place = self._checked(name, place)
         if (there := node.members.named(name)) is not None:
             raise IllegalOperation(
-                f"{name} is a member already ({there}); `kappamq member replace` says that it is at another address"
+                f"{name} is a member already ({there}); `kappamq member replace` changes its address"
             )
         if len(node.members.all) >= MEMBERS_MAX:
             raise IllegalOperation(f"a group has {MEMBERS_MAX} members at most; remove one first")
@@ -51,7 +51,7 @@ class MemberChanges:
         member = self._member(node, name)
         left = node.members.without(member).voters
         if not left:
-            raise IllegalOperation(f"{name} is the last one that votes: without it there is no group")
+            raise IllegalOperation(f"{name} is the last voter: without it the group cannot exist")
         await self._change(node, lambda: node.remove(member, self._group.now()), name, None)
 
     async def replace(self, name: str, place: str | None) -> None:
@@ -60,7 +60,7 @@ class MemberChanges:
         place = self._checked(name, place)
         member = self._member(node, name)
         if member == node.me:
-            raise IllegalOperation(f"{name} is the leader, so it is where it is: transfer the leadership first")
+            raise IllegalOperation(f"{name} is the leader, so its address is in use: transfer the leadership first")
         self._demand_free(name, place, node)
         self._tell_all_places(node)
         self._places.set(name, place)
@@ -86,6 +86,11 @@ class MemberChanges:
 
     def _demand_free(self, name: str, place: str, node: Node) -> None:
         for other in node.members.all:
+            clients = self._group.ours().address if other == node.me else self._group.client_address(other)
+            if clients == place:
+                raise IllegalOperation(
+                    f"{place} is where clients reach {other.name}: give the port of copies, which is that of its broker + 1"
+                )
             if other.name != name and self._group.roster.place_of(other.name) == place:
                 raise IllegalOperation(f"{place} is the address of {other.name}: each member needs its own")
 
@@ -126,6 +131,6 @@ class MemberChanges:
         while group.confirmed < end:
             if node.leadership is None or self._clock.liveness() > until:
                 raise RequestTimeout(
-                    f"the change is recorded, but a majority does not have it after {_CONFIRM_S:g} s: look at the members again"
+                    f"the change is recorded, but a majority has not confirmed it within {_CONFIRM_S:g} s: check the members again"
                 )
             await asyncio.sleep(_LOOK_S)

@@ -1,4 +1,4 @@
-"""What a leader says is looked at before the node believes it: who forges it, or is wrong, loses a connection, and we go on."""
+"""Checks a leader's messages before the Raft node believes them: a forged or wrong one costs the sender its connection."""
 
 from __future__ import annotations
 

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from kappamq.broker.copies.log_throttle import LogThrottle
 from kappamq.broker.copies.members.peers import Member, MemberLink, Peer
 from kappamq.broker.copies.opening import NoRoom
-from kappamq.broker.copies.told import Told
 from kappamq.replication.frames import Checksum
 from kappamq.replication.greeting import MemberHello
 
@@ -27,7 +27,7 @@ class Connections:
     ) -> None:
         """`elsewhere`: where a member may be, too, if it cannot be reached where it is said to be."""
         self._knows = knows
-        self._told = Told()
+        self._log_throttle = LogThrottle()
         self._elsewhere = elsewhere
         self._member = member
         self._checksum = checksum
@@ -37,11 +37,14 @@ class Connections:
         self._hellos: dict[str, MemberHello] = {}
 
     def meet(self, places: Mapping[str, str]) -> None:
-        """Keep a connection to each of these members from now on, and to nobody else."""
+        """Keep a connection to each of these members from now on; the connections of all others are closed."""
         for name, peer in list(self._peers.items()):
             if places.get(name) != peer.place:
                 del self._peers[name]
                 peer.end()
+        for name in self._of.keys() - places.keys():
+            for link in list(self._of.pop(name)):
+                link.close()
         for name, place in places.items():
             if name not in self._peers:
                 self._peers[name] = Peer(self._member, name, place, self._checksum, self._elsewhere)
@@ -54,13 +57,13 @@ class Connections:
         return sorted(name for name, peer in self._peers.items() if peer.is_connected)
 
     def link(self) -> asyncio.Protocol:
-        """For each connection that is made to us. Members stay: nobody gets rid of them by connecting often enough."""
+        """For each connection that is made to us. Connections of members are never closed to make room for new ones."""
         if len(self._links) >= _LINKS_MAX:
             stranger = next((link for link in self._links if not link.is_greeted), None)
             if stranger is None:
                 return NoRoom()
             self._links.pop(stranger).abort()
-        made = MemberLink(self._member, self._knows, self._checksum, self._gone, self._told, self._greeted_on)
+        made = MemberLink(self._member, self._knows, self._checksum, self._gone, self._log_throttle, self._greeted_on)
         self._links[made] = made
         return made
 
@@ -79,7 +82,7 @@ class Connections:
             oldest.let_go()
 
     def greeted(self, hello: MemberHello) -> None:
-        """A member has said who it is."""
+        """A member has completed its greeting."""
         self._hellos[hello.member] = hello
 
     def hello(self, name: str) -> MemberHello | None:
@@ -87,7 +90,7 @@ class Connections:
         return self._hellos.get(name)
 
     def end(self) -> None:
-        """Nobody is spoken to any more."""
+        """Close all connections to members."""
         for peer in self._peers.values():
             peer.end()
         for link in list(self._links):

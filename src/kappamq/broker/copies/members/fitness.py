@@ -71,13 +71,15 @@ class Fitness:
         self._is_ahead = is_ahead
         if is_ahead and not was_ahead:
             log.error(
-                "raft: the clock of this machine is %s ahead of those of most other members: this member does not stand, and hands over if "
-                "it leads; %s",
+                "raft: the clock of this machine is %s ahead of those of most other members: this member does not stand "
+                "for election, and hands over if it leads; %s",
                 duration(ahead_ms),
                 REMEDY,
             )
         elif was_ahead and not is_ahead:
-            log.warning("raft: the clock of this machine agrees with those of other members again: this one may lead")
+            log.warning(
+                "raft: the clock of this machine agrees with those of the other members again: this member may lead"
+            )
         return is_ahead
 
     def _ahead_ms(self, ours: float) -> int:

@@ -56,10 +56,12 @@ def first_vote(config: CopiesConfig, others: Sequence[MemberHello | None]) -> Vo
     known = next((hello for hello in others if hello is not None and not hello.is_new), None)
     if known is not None:
         group_id, member = known.group_id, _new_member(config.member)
-        log.warning("raft: the group exists, and this member is new in it: it joins as %s and gets everything", member)
+        log.warning(
+            "raft: this member is new in an existing group: it joins as %s and is seeded with everything", member
+        )
     elif all(hello is not None for hello in others):
         group_id, member = f"{config.group}:{','.join(sorted(config.members))}", MemberId(config.member, 1)
-        log.info("raft: all members of group %s are new: the group begins", config.group)
+        log.info("raft: all members of group %s are new: starting the group", config.group)
     else:
         return None
     return Vote(counter=1, ballot=Ballot(0, None), member=member, group_id=group_id)
@@ -99,7 +101,7 @@ def vote_alone(
     me, term, end = _new_member(config.member), terms.last.term + 1, store.log.end
     group_id = f"{config.group}:{me.name}#{me.incarnation}"
     log.warning(
-        "raft: %s begins group %s, with its log up to %d; `kappamq member add` adds others", me, config.group, end
+        "raft: %s starts group %s with its log up to %d; add members with `kappamq member add`", me, config.group, end
     )
     change = term_change(term, me, Members(frozenset({me})), group_id, end)
     return Vote(counter=1, ballot=Ballot(term, me), member=me, group_id=group_id), change

@@ -12,7 +12,6 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Final
 
 from kappamq.broker.copies.members.checking import checked
@@ -56,6 +55,8 @@ from kappamq.raft import (
     RoleChanged,
     Seed,
     Send,
+    TermRecord,
+    Terms,
     Write,
 )  # fmt: skip
 from kappamq.raft.messages import Beat, Message
@@ -194,13 +195,13 @@ class Group:
 
     def received(self, hello: MemberHello, content: bytes) -> MemberHello:
         node = self.node
-        if node is None:
-            return hello  # we do not belong to the group yet, and say so when we do
+        if node is None or self.why_stopped is not None:
+            return hello  # we do not belong to the group yet, and say so when we do; or take no part in it
         said = raft_messages.decode(content)
         message = said.message
         check_speaker(message, hello, node.term, time.time_ns() // 1_000_000)
         self._fitness.clock_of(hello.member, said.now_ms)
-        hello = replace(hello, incarnation=message.source.incarnation)
+        hello = hello.of_incarnation(message.source.incarnation)
         taken = None if self.seeding.ignores(message) else self._room.taken(message)
         if taken is None:
             return hello
@@ -230,13 +231,13 @@ class Group:
         if self._store.marks.flushed.offset >= end:  # else the store has failed, and says so
             try:
                 self._promise(vote)
-            except OSError as error:
+            except (KappaError, OSError) as error:
                 self._stop_taking_part(str(error))
 
     def _promise(self, vote: Vote) -> None:
         self._files.save_vote(vote)
-        self._vote = vote  # not before it is on disk: if that fails, the next connection tries again
         self._begin(vote)
+        self._vote = vote  # if one of the two fails, the next connection tries again
 
     # -- events ------------------------------------------------------------------------------------------------------------
 
@@ -304,10 +305,8 @@ class Group:
         try:
             while self._todo:
                 self._one(self._todo.popleft())
-        except AssertionError as error:
-            self._stop_taking_part(f"an invariant is broken: {error}")
-        except (KappaError, OSError) as error:
-            self._stop_taking_part(str(error))
+        except Exception as error:  # whatever it is, what the node has decided is not done
+            self._stop_taking_part(_reason(error))
         finally:
             self._doing = False
 
@@ -317,7 +316,7 @@ class Group:
             return
         self.why_stopped = why
         self._todo.clear()
-        log.error("raft: this member takes no part until a restart: %s", why)
+        log.error("raft: this member does not take part until it is restarted: %s", why)
         self.connections.end()  # the others need not wait for our silence to grow long
         self._step_down(None)
 
@@ -342,7 +341,7 @@ class Group:
             case RoleChanged():
                 self._role_changed(effect)
             case LeaderReady():
-                log.warning("raft: this broker leads group %s in term %d", self.config.group, effect.term)
+                log.info("raft: this broker leads group %s in term %d", self.config.group, effect.term)
                 self._follow_tables()  # what earlier leaders have recorded and nobody knew to be confirmed until now
                 self._role.lead(effect.term)
             case HoldAppends():
@@ -385,6 +384,8 @@ class Group:
         return raft_messages.encode(append.ending(end), data)
 
     def _write(self, effect: Write) -> None:
+        if effect.records:
+            self._save_terms()
         if self._store.log.is_cramped_behind(effect.end):
             self._next_file.finish()
         at, data = effect.start, self._incoming
@@ -396,25 +397,24 @@ class Group:
             at = end
         if at != effect.end:
             raise StoreError(f"what the leader has sent was to end at {effect.end} and ends at {at}")
-        if effect.records:
-            self._save_terms()
 
     def _append_record(self, effect: AppendRecord) -> None:
         """The first record of our term, or a change of members."""
         node = self.node
         assert node is not None
         change = term_change(effect.term, node.me, effect.members, self.group_id, begin := node.log.end)
+        self._save_terms(TermRecord(begin, effect.term, effect.members))
         self._ordering = True
         try:
             end = append_term(self._store, self._writer, self._metadata, change, self._clock.message_ms())
         finally:
             self._ordering = False
         self._do(node.record_appended(begin, end, effect.members, self.now()))
-        self._save_terms()
 
-    def _save_terms(self) -> None:
+    def _save_terms(self, *coming: TermRecord) -> None:
         assert self.node is not None
-        self._files.save_terms(self.node.log.terms, self.group_id)
+        terms = self.node.log.terms
+        self._files.save_terms(Terms(terms.base, (*terms.records, *coming)), self.group_id)
 
     async def _cut(self, effect: Cut) -> None:
         """Shorten our log to what the leader's contains, too. Nothing above was shown or entered anywhere."""
@@ -424,17 +424,13 @@ class Group:
             async with self._upkeep.files_at_rest():
                 self._next_file.finish()
                 log.warning(
-                    "raft: the log is cut from %d to %d: what lies behind was never confirmed",
-                    self._store.log.end,
-                    effect.offset,
+                    "raft: the log is cut from %d to %d: the records behind were never confirmed",
+                    *(self._store.log.end, effect.offset),
                 )
                 self._writer.cut(effect.offset)
                 self._save_terms()
-        except AssertionError as error:
-            self._stop_taking_part(f"an invariant is broken: {error}")
-            return
-        except (KappaError, OSError) as error:
-            self._stop_taking_part(str(error))
+        except Exception as error:
+            self._stop_taking_part(_reason(error))
             return
         self.event(lambda: node.cut_done(effect.generation, self.now()))
 
@@ -467,7 +463,7 @@ class Group:
         self._role.follow(self.node.term if self.node is not None else 0)
 
     def _name_leader(self, leader: MemberId | None) -> None:
-        """Whoever wants something stored hears whom to ask."""
+        """Refuse a write with the address of the leader, if it is known."""
         self._gate.close(NOT_MASTER, not_master(self.client_address(leader)), for_all=True)
 
     @property
@@ -496,3 +492,7 @@ class Group:
         peer = self.connections.peer(member.name)
         if peer is not None:
             peer.tell_to_seed()
+
+
+def _reason(error: Exception) -> str:
+    return str(error) if isinstance(error, (KappaError, OSError)) else f"{type(error).__name__}: {error}"

@@ -63,15 +63,26 @@ class MemberFiles:
             self.save_vote(vote)
         return vote
 
+    def group_id(self) -> str:
+        """Of the vote, if there is one that can be read; nothing is written, somebody else may have this directory."""
+        try:
+            return vote_file.decode(self._read(self.vote_path, vote_file.FILE_BYTES) or b"").group_id
+        except ValueError:
+            return ""
+
     def save_vote(self, vote: Vote) -> None:
-        """Returns when it is on disk."""
-        fd = self._files.open(self.vote_path, create=True)
+        """Returns when it is on disk. The first one comes into being as a whole: half a file would be a promise that is lost."""
+        aside = self.vote_path.with_name(_VOTE + ".tmp")
+        path = aside if self._read(self.vote_path, 1) is None else self.vote_path
+        fd = self._files.open(path, create=True)
         try:
             for at, data in vote_file.writes(vote):
                 self._files.pwrite(fd, data, at)
                 self._files.sync(fd)
         finally:
             self._files.close(fd)
+        if path is aside:
+            self._files.rename(aside, self.vote_path)
         self._files.sync_folder(self._root)
 
     def load_terms(self) -> tuple[Terms, str] | None:

@@ -6,14 +6,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+import socket
+import sys
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Protocol, cast
 
+from kappamq.broker.copies.log_throttle import LogThrottle
 from kappamq.broker.copies.question import Questions
 from kappamq.broker.copies.seeding.member import MemberSeeding
-from kappamq.broker.copies.told import Told
 from kappamq.config.copies import CopiesConfig
 from kappamq.errors import KappaError
 from kappamq.protocol import address
@@ -30,6 +32,9 @@ _AGAIN_S = 0.2
 _UNSENT_BYTES_MAX = 64 << 20
 _CLOSE_S = 1.0
 _TOLD_AFTER_S = 3.0
+_DEAD_S = 5
+"""After so long without a sign of the other machine a connection ends: what the system tries by itself takes minutes, and until it has
+tried, a member that is back is not heard by those that it cannot tell."""
 
 
 class Member(Protocol):
@@ -38,6 +43,8 @@ class Member(Protocol):
     config: CopiesConfig
     seeding: MemberSeeding
     questions: Questions
+    why_stopped: str | None
+    """Why this member takes no part; None: it does."""
 
     def ours(self) -> MemberHello: ...
 
@@ -48,7 +55,7 @@ class Member(Protocol):
     def disconnected(self, member: str) -> None: ...
 
     def received(self, hello: MemberHello, content: bytes) -> MemberHello:
-        """Who speaks, known better than from the greeting alone. Raises BadStream for what that member would not say."""
+        """The sender, known better than from the greeting alone. Raises BadStream for what that member would not send."""
         ...
 
 
@@ -90,7 +97,7 @@ class Peer:
     # -- speaking ----------------------------------------------------------------------------------------------------------
 
     def say(self, content: bytes) -> None:
-        """Said if there is a connection, else dropped: whoever needs an answer says it again."""
+        """Sent if there is a connection, else dropped: the Raft core repeats what needs an answer."""
         if self._out is None:
             return
         if self._waiting:
@@ -174,6 +181,7 @@ class Peer:
         async with asyncio.timeout(_CONNECT_S):
             reader, out = await asyncio.open_connection(host, port)
         try:
+            _end_when_dead(out.transport)
             async with asyncio.timeout(_GREETING_S):
                 theirs = await self._greet(reader, out)
             self._tries -= 1  # that place is the right one, also for the next time
@@ -221,11 +229,24 @@ class Peer:
                         raise Refusal(f"at this address is member {theirs.member}")
                     return theirs
                 else:
-                    raise BadStream(f"a frame {kind.name} is not what comes now")
+                    raise BadStream(f"a frame {kind.name} was not expected here")
+
+
+def _end_when_dead(transport: asyncio.BaseTransport) -> None:
+    """A machine that lost its power, or a network that swallows packets, closes nothing."""
+    connection = transport.get_extra_info("socket")
+    if connection is None:
+        return
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if sys.platform == "linux":
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 1)  # what is idle is asked
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _DEAD_S)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * _DEAD_S)
 
 
 def _forget(task: asyncio.Future[bytes | None]) -> None:
-    """What was being read for a connection that is gone; its error, if any, is nobody's."""
+    """Drop what was being read for a connection that is closed, and its error, if any."""
     if not task.cancelled():
         task.exception()
 
@@ -239,13 +260,13 @@ class MemberLink(asyncio.Protocol):
         knows: Callable[[MemberHello], bool],
         checksum: Checksum,
         lost: Callable[[MemberLink], object],
-        told: Told,
+        log_throttle: LogThrottle,
         greeted: Callable[[MemberLink, str], object] = lambda link, name: None,
     ) -> None:
         """`knows`: whether that is one of the members, or one that founds the group with us. `greeted`: it is the one of this name."""
         self._when_greeted = greeted
         self._knows = knows
-        self._told = told
+        self._log_throttle = log_throttle
         self._member = member
         self._checksum = checksum
         self._lost = lost
@@ -267,11 +288,12 @@ class MemberLink(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         host, port, *_ = transport.get_extra_info("peername") or ("?", 0)
         self.peer = f"{host}:{port}"
+        _end_when_dead(self._transport)
         self._deadline = asyncio.get_running_loop().call_later(_GREETING_S, self._too_late)
 
     def _too_late(self) -> None:
         if not self._greeted:
-            log.info("raft: %s did not say within %g s who it is", self.peer, _GREETING_S)
+            log.info("raft: %s did not complete its greeting within %g s", self.peer, _GREETING_S)
             self.close()
 
     def data_received(self, data: bytes) -> None:
@@ -284,12 +306,12 @@ class MemberLink(asyncio.Protocol):
             if self._greeted and self._rest is None and self._frames.is_within:
                 self._rest = asyncio.get_running_loop().call_later(_FRAME_S, self._rest_too_late)
         except Refusal as error:
-            if self._told.is_news(self.peer, str(error)):
-                log.warning("raft: %s does not belong here: %.1000s", self.peer, error)
+            if self._log_throttle.is_news(self.peer, str(error)):
+                log.warning("raft: refused %s: %.1000s", self.peer, error)
             self._say(Kind.REFUSED, {"why": str(error)[:1000]})
             self.close()
         except KappaError as error:
-            log.warning("raft: the connection of %s is closed: %.1000s", self.peer, error)
+            log.warning("raft: closed the connection of %s: %.1000s", self.peer, error)
             self.close()
 
     def _no_rest(self) -> None:
@@ -298,9 +320,7 @@ class MemberLink(asyncio.Protocol):
             self._rest = None
 
     def _rest_too_late(self) -> None:
-        log.warning(
-            "raft: the connection of %s is closed: it did not end within %g s what it began", self.peer, _FRAME_S
-        )
+        log.warning("raft: closed the connection of %s: it did not complete a frame within %g s", self.peer, _FRAME_S)
         self.abort()
 
     def let_go(self) -> None:
@@ -375,11 +395,13 @@ class MemberLink(asyncio.Protocol):
         elif kind is Kind.HELLO:
             raise Refusal("this broker is a member of a Raft group: it has no slaves, only other members (dLegerPeers)")
         else:
-            raise BadStream(f"a frame {kind.name} is not what comes now")
+            raise BadStream(f"a frame {kind.name} was not expected here")
 
     def _welcome(self, hello: MemberHello, proved: str) -> None:
         ours = self._member.ours()
         check_member(hello, ours)
+        if self._member.why_stopped is not None:
+            raise Refusal(f"this member takes no part until a restart: {self._member.why_stopped}")
         if not self._knows(hello):
             raise Refusal(
                 f"there is no member {hello.member} in this group: if there is to be one, say so to its leader (`kappamq member add`)"

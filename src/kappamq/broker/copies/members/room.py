@@ -27,7 +27,7 @@ class Room:
             if not self._waiting:
                 self._waiting = True
                 log.error(
-                    "raft: there is no room for the next log file, so this member waits at %d; free some space, it goes on by itself",
+                    "raft: no disk space for the next log file, waiting at offset %d; free some space, replication resumes by itself",
                     self._log.end,
                 )
             return None
@@ -36,7 +36,7 @@ class Room:
                 # Were we to say how far we are, the same would be sent to us again, ten times a second.
                 return message._replace(sent=min(message.sent, self._log.end))
             self._waiting = False
-            log.warning("raft: there is room again, this member goes on at %d", self._log.end)
+            log.warning("raft: disk space is available again, replication resumes at offset %d", self._log.end)
         return message
 
     def _has_next(self) -> bool:

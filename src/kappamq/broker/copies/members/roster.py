@@ -1,7 +1,7 @@
 """Who the other members are, and where: by the log's last list, by what operators have said since, and by what the founders were told.
 
-A member that the group has not taken in yet has no list, and was perhaps not told of all: it believes those that come, if they are of
-its group, for the one that leads may be among them."""
+A member that the group has not taken in yet has no list, and one that was away has an old one: it believes those that come, if they are
+of its group and know of a term that its log has not come to, for the one that leads may be among them."""
 
 from __future__ import annotations
 
@@ -19,17 +19,19 @@ _MET_MAX: Final = 16
 
 
 class Roster:
-    def __init__(self, config: CopiesConfig, told: MemberPlaces, node: Callable[[], Node | None]) -> None:
-        """`told`: addresses that are not, or no longer, those of dLegerPeers. `node`: None before this member belongs to the group."""
+    def __init__(self, config: CopiesConfig, places: MemberPlaces, node: Callable[[], Node | None]) -> None:
+        """`places`: recorded addresses, which replace those of dLegerPeers. `node`: None before this member belongs to the group."""
         self._config = config
-        self._told = told
+        self._places = places
         self._node = node
-        self._met: dict[str, str] = {}  # as a newcomer: where those are that have come
+        self._met: dict[
+            str, tuple[str, int]
+        ] = {}  # not listed, and have come: where they are, and the term they know of
 
     def place_of(self, name: str) -> str | None:
-        """Where the copies of that member are reached. Where we are ourselves, nobody knows better."""
+        """Where the copies of that member are reached. Our own address comes from our own configuration."""
         ours = self._config.members.get(name)
-        return ours if ours is not None and name == self._config.member else self._told.place(name) or ours
+        return ours if ours is not None and name == self._config.member else self._places.place(name) or ours
 
     def elsewhere(self, name: str) -> str | None:
         """Where it may be, too: the log may not have come to the record yet that says where it is now."""
@@ -40,28 +42,29 @@ class Roster:
         """The other members; of a group that we have not heard of yet, those that we were started with."""
         node, me = self._node(), self._config.member
         listed = [member.name for member in node.members.all] if node is not None else []
-        names = dict.fromkeys([*(listed or self._config.members), *(self._met if self._is_newcomer else ())])
-        places = {name: self.place_of(name) or self._met.get(name) for name in names if name != me}
+        met = {name: place for name, (place, term) in self._met.items() if self._may_be_listed(term)}
+        names = dict.fromkeys([*(listed or self._config.members), *met])
+        places = {name: self.place_of(name) or met.get(name) for name in names if name != me}
         return {name: place for name, place in places.items() if place is not None}
 
     def knows(self, name: str) -> bool:
         return name in self.others()
 
     def meets(self, hello: MemberHello) -> bool:
-        """Whether somebody who comes, and fits our group, is one of the members."""
+        """Return whether a broker that connects and fits our group is one of its members."""
         if self.knows(hello.member):
             return True
-        if not self._is_newcomer or not hello.group_id or len(self._met) >= _MET_MAX:
+        self._met = {name: known for name, known in self._met.items() if self._may_be_listed(known[1])}
+        if not hello.group_id or not self._may_be_listed(hello.term) or len(self._met) >= _MET_MAX:
             return False
         try:
             address("place", hello.place)
         except ConfigError:
             return False
-        self._met[hello.member] = hello.place
+        self._met[hello.member] = hello.place, hello.term
         return True
 
-    @property
-    def _is_newcomer(self) -> bool:
-        """The group exists, and has not taken us in yet, as far as our log goes."""
+    def _may_be_listed(self, term: int) -> bool:
+        """Whether somebody who knows of this term may know a later list than our log has. A newcomer has none at all."""
         node = self._node()
-        return node is not None and node.me not in node.members.all
+        return node is not None and (node.me not in node.members.all or node.log.last_term < term)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Final
 
-from kappamq.broker.copies.asked import ANSWER_S, Asked
 from kappamq.broker.copies.mending.giving import SIDES
+from kappamq.broker.copies.peer_request import ANSWER_S, PeerRequest
 from kappamq.replication.frames import BadStream, Kind, values_of
 from kappamq.replication.greeting import Refusal
 from kappamq.replication.ranges import RangePiece, RangeQuestion
@@ -14,7 +14,7 @@ from kappamq.replication.ranges import RangePiece, RangeQuestion
 _PIECE_S: Final = 10.0  # its disk may be slow
 
 
-class Fetching(Asked):
+class Fetching(PeerRequest):
     async def pieces(self, question: RangeQuestion) -> AsyncIterator[RangePiece]:
         """The stretch, piece after piece, each of which is still to be judged. Raises Refusal, BadStream, OSError, EOFError."""
         await self._question(
@@ -26,7 +26,7 @@ class Fetching(Asked):
             if kind is Kind.REFUSED:
                 raise Refusal(str(values_of(content).get("why"))[:2000])
             if kind is not Kind.BYTES:
-                raise BadStream(f"a frame {kind.name} is not what comes now")
+                raise BadStream(f"a frame {kind.name} was not expected here")
             piece = RangePiece.decode(content)
             if piece.offset != at or at + len(piece.data) > question.end:
                 raise BadStream(

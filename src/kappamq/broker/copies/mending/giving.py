@@ -1,4 +1,4 @@
-"""Bytes of our log for another copy whose own are damaged: only what nobody can take back any more, and only if it is good here."""
+"""Gives bytes of this log to another copy whose own are damaged: only below `confirmed`, and only if they are good here."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class RangeGiver:
     def __init__(
         self, config: CopiesConfig, store: MessageStore, ours: Callable[[], RangeQuestion], worker: Worker
     ) -> None:
-        """`ours`: who we are, as we would ask."""
+        """`ours`: this broker's identity in a greeting."""
         self._config = config
         self._store = store
         self._ours = ours
@@ -40,7 +40,7 @@ class RangeGiver:
         return self._store.kernel_module.crc32
 
     def take(self, transport: asyncio.Transport, content: bytes) -> None:
-        """A connection on which somebody asks. Who is being given something stays."""
+        """A connection with a request. A connection that is being served is not closed to make room."""
         if len(self._links) >= _LINKS_MAX:
             idle = dispensable(self._links)
             if idle is None:

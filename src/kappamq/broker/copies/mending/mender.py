@@ -1,4 +1,4 @@
-"""Damage of our log below `confirmed` is mended with the bytes of another copy, whoever has found it: the scrub, a reader, or the disk.
+"""Repairs damage of this log below `confirmed` with the bytes of another copy, whether the scrub, a reader or the disk has found it.
 
 One stretch at a time. The copies that are known are asked one after the other, what comes is judged before a byte of it is written, and
 what was written is looked at again. What nobody has is told once and asked for again every few seconds: copies come back.
@@ -85,12 +85,12 @@ class Mender:
     # -- who has found it --------------------------------------------------------------------------------------------------
 
     async def mend(self, start: int, stop: int) -> bool:
-        """Whether [start, stop) is good now. It is counted and told by whoever asks."""
+        """Return whether [start, stop) is good now. The caller counts and logs it."""
         async with self._one_at_a_time:
             return await self._mend(start, stop)
 
     async def mend_at(self, log_offset: int) -> bool:
-        """Somebody cannot read what lies at `log_offset`: whether anything of that log file was damaged and is good now."""
+        """A reader failed at `log_offset`: return whether anything in that log file was damaged and is repaired now."""
         begin = log_offset - log_offset % self._store.config.segment_bytes
         if not self.has_copies or not self._store.log.min <= log_offset < self._store.marks.confirmed.offset:
             return False
@@ -105,7 +105,8 @@ class Mender:
                     mended = True
                 elif is_new:
                     log.error(
-                        "log: %d to %d is damaged (%s), and no other copy could be asked for it yet", *_of(damage)
+                        "log: bytes %d to %d are damaged (%s), and no other copy could be reached yet to repair them",
+                        *_of(damage),
                     )
             return mended
 
@@ -137,7 +138,7 @@ class Mender:
             self._again_at = self._clock.liveness() + _AGAIN_S
 
     def _damage_of_file(self, begin: int) -> list[Damage]:
-        """Worker: what is damaged in one file of the log, below what nobody can take back."""
+        """Worker: the damage in one file of the log, below `confirmed`."""
         store = self._store
         stop = min(begin + store.config.segment_bytes, store.marks.confirmed.offset)
         reader = self._reader()
@@ -164,7 +165,9 @@ class Mender:
             at = end
         left = await self._read(self._damage_between, start, stop)
         if left:
-            log.error("log: %d to %d is still damaged after it was written again: check the disk", *_of(left[0])[:2])
+            log.error(
+                "log: bytes %d to %d are still damaged after they were rewritten: check the disk", *_of(left[0])[:2]
+            )
             self._keep(start, stop)
             return False
         for stretch in [stretch for stretch in self._open if start <= stretch[0] and stretch[1] <= stop]:
@@ -197,7 +200,7 @@ class Mender:
             except (KappaError, OSError, EOFError) as error:
                 self._tell(f"the bytes {start} to {end} cannot be had from {place}: {error or type(error).__name__}")
             else:
-                log.warning("log: the bytes %d to %d were damaged and are as %s has them now", start, end, place)
+                log.warning("log: repaired the damaged bytes %d to %d with those of %s", start, end, place)
                 return True
         if not places:
             return False  # a broker without copies: whoever found the damage tells it

@@ -13,8 +13,8 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
-from kappamq.broker.copies.asked import ANSWER_S, CONNECT_S, Asked
 from kappamq.broker.copies.members.member_files import MemberFiles
+from kappamq.broker.copies.peer_request import ANSWER_S, CONNECT_S, PeerRequest
 from kappamq.broker.copies.seeding.files import SeedFiles
 from kappamq.config.broker import BrokerConfig
 from kappamq.config.copies import APACHE, CopiesConfig
@@ -64,7 +64,7 @@ class Seeding:
         return self._marker is not None and self._marker.state == WANTED
 
     def demand_whole(self) -> None:
-        """Raises StoreError if the store is not whole, for whoever would be its master."""
+        """Raises StoreError if the store is incomplete, so that this broker cannot be a master."""
         if self._marker is not None:
             raise StoreError(
                 f"{self._store_config.root} holds only a part of its master's messages ({MARKER_NAME}): it cannot be a master. Start it as "
@@ -153,7 +153,8 @@ class Seeding:
         return offer.files > 0
 
     def _now(self, wanted: bool) -> Asking:
-        return replace(self.asking(), reaches=self._files.reaches(), wanted=int(wanted))
+        group_id = MemberFiles(self._store_config.root, self._store_files).group_id()
+        return replace(self.asking(), reaches=self._files.reaches(), wanted=int(wanted), group_id=group_id)
 
     # -- seeding -----------------------------------------------------------------------------------------------------------
 
@@ -174,7 +175,7 @@ class Seeding:
                 files.mark(Marker(state=COPYING, leader=place, aside=aside))
                 size = files.move_aside(aside)
                 log.warning(
-                    "copies: this copy begins anew with what %s has; what was in %s before (%d bytes) is in %s and not used any more",
+                    "copies: seeding this copy from %s; the previous contents of %s (%d bytes) are kept in %s and no longer used",
                     place, root, size, aside,
                 )  # fmt: skip
                 files.keep_settings(aside)
@@ -188,7 +189,7 @@ class Seeding:
                     )
                 )
                 log.info(
-                    "copies: %d snapshots have come, the log follows from %d to %d", offer.files, offer.begin, offer.end
+                    "copies: received %d snapshots, the log follows from %d to %d", offer.files, offer.begin, offer.end
                 )
                 return True
             finally:
@@ -202,14 +203,14 @@ class Seeding:
             lock.release()
 
     def _save_member(self, offer: Offer) -> None:
-        """A member of a Raft group is a new one: it joins as a learner, and nobody counts on what it has once promised."""
+        """A member of a Raft group is a new one: it joins as a learner, and its former promises do not count."""
         if not self._config.is_raft:
             return
         assert self._config.member is not None
         try:
             terms, group_id = terms_file.decode(offer.terms.encode())
         except ValueError as error:
-            raise BadStream(f"the terms of the leader's log make no sense: {error}") from None
+            raise BadStream(f"the terms of the leader's log are inconsistent: {error}") from None
         if terms.base.start != offer.begin or terms.records:
             raise BadStream(f"the terms of the leader's log begin at {terms.base.start}, not at {offer.begin}")
         files = MemberFiles(self._store_config.root, self._store_files)
@@ -228,7 +229,7 @@ class Seeding:
             return False
         self._files.unmark()
         self._marker = None
-        log.info("copies: this copy is whole, the log is there from %d to %d", marker.begin, store.log.end)
+        log.info("copies: this copy is complete, with the log from %d to %d", marker.begin, store.log.end)
         return True
 
     def want(self, leader: str) -> None:
@@ -249,8 +250,8 @@ def asking(config: CopiesConfig, broker: BrokerConfig, store: StoreConfig) -> As
     )
 
 
-class Conversation(Asked):
-    """One connection to the one who may seed us."""
+class Conversation(PeerRequest):
+    """One connection to the broker that may seed this copy."""
 
     async def ask(self, question: Asking, *, only: bool = False) -> Offer:
         """`only`: whether there would be an offer. Raises Refusal with the reason of the other side."""
@@ -268,7 +269,7 @@ class Conversation(Asked):
             if kind is Kind.REFUSED:
                 raise Refusal(str(values_of(content).get("why"))[:2000])
             if kind is not Kind.SNAPSHOT:
-                raise BadStream(f"a frame {kind.name} is not what comes now")
+                raise BadStream(f"a frame {kind.name} was not expected here")
             piece = FilePiece.decode(content)
             if (piece.name != name and at) or piece.at != at:
                 raise BadStream(

@@ -29,7 +29,12 @@ _LINKS_MAX: Final = 16
 
 
 class Leader(Protocol):
-    """What is asked of the node, which leads or does not."""
+    """The part of the Raft node that seeding needs; the node may lead or not."""
+
+    @property
+    def group_id(self) -> str:
+        """The founding of its Raft group; "": none."""
+        ...
 
     def may_seed(self) -> None:
         """Raises Refusal if this node does not lead."""
@@ -90,7 +95,7 @@ class SeedGiver:
     # -- connections -------------------------------------------------------------------------------------------------------
 
     def take(self, transport: asyncio.Transport, content: bytes) -> None:
-        """A connection on which somebody asks. Whoever is being seeded stays: nobody gets rid of them by asking often enough."""
+        """A connection that asks to be seeded. Copies that are being seeded are never closed to make room for it."""
         if len(self._links) >= _LINKS_MAX:
             idle = dispensable(self._links)
             if idle is None:
@@ -111,13 +116,14 @@ class SeedGiver:
             link.abort()
 
     def answer(self, asking: Asking) -> Offer:
-        """What we would give. Raises Refusal."""
+        """What we would give, up to what nobody can take back: of the rest, a leader's log may lose what whoever has been seeded would
+        wait for. Raises Refusal."""
         self._leader.may_seed()
-        check_asking(asking, self._ours)
-        log_files = self._store.log
+        check_asking(asking, replace(self._ours, group_id=self._leader.group_id))
+        log_files, end = self._store.log, self._store.marks.confirmed.offset
         needed = bool(asking.wanted) or is_too_old(asking.reaches, log_files.min)
         files = len(self._metadata.files()) if needed else 0
-        return Offer(address=self._address(), begin=log_files.min, end=log_files.end, files=files, bytes=0)
+        return Offer(address=self._address(), begin=log_files.min, end=max(log_files.min, end), files=files, bytes=0)
 
     async def give(self, asking: Asking, link: SeedLink) -> None:
         """The offer, and all files. Raises Refusal, KappaError or OSError."""
@@ -136,11 +142,12 @@ class SeedGiver:
                 fd = files.open(store.config.root / "config" / name, writable=False)
                 opened.append((name, fd, files.size(fd)))
             size = sum(size for _name, _fd, size in opened)
+            self._leader.may_seed()  # still
             link.offer(
                 Offer(
                     address=self._address(),
                     begin=begin,
-                    end=store.log.end,
+                    end=max(begin, store.marks.confirmed.offset),
                     files=len(opened),
                     bytes=size,
                     terms=self._leader.terms_at(begin),
@@ -160,7 +167,7 @@ class SeedGiver:
         finally:
             for _name, fd, _size in opened:
                 files.close(fd)
-        log.warning("copies: %s gets everything anew, the log from %d to %d", asking.who, begin, store.log.end)
+        log.warning("copies: seeding %s, with the log from %d to %d", asking.who, begin, store.log.end)
 
 
 class SeedLink(QuestionLink):

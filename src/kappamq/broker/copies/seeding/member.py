@@ -49,7 +49,7 @@ class MemberSeeding:
         self._seeding.demand_whole()
 
     def ignores(self, message: Message) -> bool:
-        """Who has only a part of the log neither votes nor stands."""
+        """A member with only a part of the log neither votes nor stands for election."""
         return self.is_pending and isinstance(message, _ELECTING)
 
     def cannot_go_on(self, leader: str) -> None:

@@ -7,7 +7,7 @@ from zlib import crc32
 
 import pytest
 
-from kappamq.broker.copies.asked import Asked
+from kappamq.broker.copies.peer_request import PeerRequest
 from kappamq.errors import ProtocolError
 from kappamq.replication.frames import OPENING, VERSION, Kind, text_frame
 from kappamq.replication.greeting import Refusal
@@ -23,7 +23,7 @@ async def answered(data: bytes, secret: str | None = None, *, of_group: bool = T
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     async with server:
-        asked = await Asked.begin(f"127.0.0.1:{server.sockets[0].getsockname()[1]}", secret, crc32)
+        asked = await PeerRequest.begin(f"127.0.0.1:{server.sockets[0].getsockname()[1]}", secret, crc32)
         try:
             return await asked._question(Kind.ASK, {}, ("one", "other"), of_group=of_group, seconds=5)
         finally:
@@ -38,7 +38,7 @@ def test_the_first_words_of_the_answer_come_back() -> None:
 
 def test_a_host_that_no_resolver_takes_is_one_of_our_errors() -> None:
     with pytest.raises(ProtocolError, match="is not an address"):
-        asyncio.run(Asked.begin("a" * 64 + ".x:1", None, crc32))
+        asyncio.run(PeerRequest.begin("a" * 64 + ".x:1", None, crc32))
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Asking another broker for one thing, on a connection of its own to its port for copies: the other end of `question`."""
+"""A request to another broker, on a connection of its own to its port for copies. `question` is the other end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ANSWER_S: Final = 3.0
 _READ_BYTES: Final = 1 << 20
 
 
-class Asked:
+class PeerRequest:
     def __init__(
         self, reader: asyncio.StreamReader, out: asyncio.StreamWriter, secret: str | None, checksum: Checksum
     ) -> None:
@@ -76,4 +76,4 @@ class Asked:
                 self._frames.trust()
                 return values
             else:
-                raise BadStream(f"a frame {said.name} is not what comes now")
+                raise BadStream(f"a frame {said.name} was not expected here")

@@ -1,4 +1,4 @@
-"""What is told once, and again only after a while: brokers that are refused come back several times a second, for as long as they run."""
+"""Logs the same problem of a peer once a minute: a broker that is refused reconnects several times a second, for as long as it runs."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ AGAIN_S: Final = 60.0
 _REMEMBERED_MAX: Final = 256
 
 
-class Told:
+class LogThrottle:
     def __init__(self) -> None:
         self._at: dict[tuple[str, str], float] = {}
 
     def is_news(self, peer: str, what: str) -> bool:
-        """Whether that was not said within the last minute. `peer`: host:port; its port is another one each time."""
+        """Return whether `what` was not logged for this host within the last minute. `peer`: host:port; the port differs each time."""
         now = asyncio.get_running_loop().time()
         key = (peer.rpartition(":")[0], what[:500])
         if key in self._at and now < self._at[key] + AGAIN_S:
