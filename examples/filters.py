@@ -33,7 +33,7 @@ def read(name: str, wanted: str | SqlFilter) -> list[str]:
     group = f"example-{name}-{run}"
     with Consumer(nameserver, group=group, topics=topics, consume_from="first", idle_timeout=1.5) as consumer:
         found = sorted(message.text for message in consumer if message.properties["run"] == run)
-    print(f"{name:9}", *found, sep=", ")
+    print(f"{name:9} {', '.join(found)}")
     return found
 
 

@@ -1,4 +1,4 @@
-"""A topic as a table of Spark: orders are sent, then read and summed up with SQL. Needs `pip install 'kappamq[spark]'`."""
+"""A topic as a table of Spark: orders are sent, then read and summed up with SQL. Needs `pip install '.[spark]'`."""
 
 import sys
 

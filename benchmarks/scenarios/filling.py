@@ -29,7 +29,10 @@ _LOOK_S = 0.02
 
 
 def run(bench: Bench) -> list[Figure]:
-    rates, ratios, before, beside = [], [], [], []
+    rates: list[float] = []
+    ratios: list[float] = []
+    before: list[float] = []
+    beside: list[float] = []
     for _ in range(bench.size.runs):
         rates.append(_unpaced(bench))
         alone, filling = _paced(bench)
@@ -85,7 +88,7 @@ def _paced(bench: Bench) -> tuple[float, float]:
 
 @contextmanager
 def _master(bench: Bench, names: str, properties: dict[str, object] | None = None) -> Iterator[Broker]:
-    segment = {"mappedFileSizeCommitLog": min(bench.size.segment_bytes, 256 << 20)}
+    segment: dict[str, object] = {"mappedFileSizeCommitLog": min(bench.size.segment_bytes, 256 << 20)}
     with bench.broker(names, on_disk=True, properties={**segment, **(properties or {})}) as master:
         yield master
 

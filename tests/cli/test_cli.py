@@ -89,3 +89,13 @@ def test_a_pipe_that_closes_early_is_no_error() -> None:
         ["bash", "-c", command], capture_output=True, text=True, timeout=30, check=True, env=os.environ
     )
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("family", [[], ["topic"], ["member"], ["store"], ["pipeline"], ["query"], ["scope"]])
+def test_no_description_of_a_command_is_cut(family: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = run_kappamq(*family, "--help").out
+    listing = shown.partition("Commands:")[2]
+    assert listing
+    assert "..." not in listing
+    assert max(map(len, shown.splitlines())) <= 80

@@ -144,7 +144,7 @@ def test_no_spark_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
     monkeypatch.setattr(engine, "find_spec", lambda _: None)
     ran = run_kappamq("pipeline", "archive", str(tmp_path), "-t", "tea")
     assert ran.exit_code == 3
-    assert "pip install 'kappamq[spark]'" in ran.err.replace("\n", " ")
+    assert "pip install '.[spark]' in a clone" in ran.err.replace("\n", " ")
     assert pipeline.app.registered_commands
 
 

@@ -27,6 +27,8 @@ pytest.importorskip("pyspark")
 
 def test_init(tmp_path: Path) -> None:
     ran = run_kappamq("pipeline", "init", str(tmp_path / "shop"), "--topic", "tea")
+    assert "kappamq topic create tea && kappamq topic create tea_checked &&" in " ".join(ran.err.split())
+    assert [line for line in ran.out.splitlines() if line] == sorted(line for line in ran.out.splitlines() if line)
     assert ran.exit_code == 0
     assert "shop/transformations/bronze.py" in ran.out.splitlines()
     assert "kappamq pipeline run" in ran.err

@@ -89,6 +89,18 @@ def test_a_broker_is_no_name_server(kappamq: Any, cluster: Any) -> None:
         assert f"{cluster.broker} is a broker, not a name server" in ran.err
 
 
+def test_queues_with_messages_are_not_taken_away_unasked(
+    kappamq: Any, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert kappamq("topic", "create", topic, "-q", "4").exit_code == 0
+    monkeypatch.setattr("kappamq.cli.topic.on_a_terminal", lambda: True)
+    assert kappamq("topic", "update", topic, "-q", "3").exit_code == 0, "they are empty"
+    assert kappamq("send", "-t", topic, "-b", "x", "--count", "9").exit_code == 0
+    refused = kappamq("topic", "update", topic, "-q", "1", stdin="n\n")
+    assert (refused.exit_code, "in the queues from 1 on will not be readable" in refused.err) == (1, True)
+    assert kappamq("topic", "update", topic, "-q", "1", "--yes").exit_code == 0
+
+
 def test_queues_taken_away_are_told(kappamq: Any, topic: str) -> None:
     assert kappamq("topic", "create", topic, "-q", "4").err == ""
     fewer = kappamq("topic", "update", topic, "-q", "1")

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,7 +31,7 @@ def test_one_line_when_all_are_ready(tmp_path: Path) -> None:
             ("broker-b", 0, "master"),
             ("broker-b", 1, "slave"),
         ]
-        assert all(set(row) == {"name", "id", "address", "pid", "role"} for row in rows)
+        assert all(set(row) == {"name", "id", "address", "pid", "role", "member"} for row in rows)
         assert all(is_running(row["pid"]) for row in rows)
         process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=60)
@@ -83,6 +84,8 @@ def test_people_get_a_line_for_each(tmp_path: Path) -> None:
         (["--raft", "2"], 2, "a group has 3 or 5 members"),
         (["--raft", "3", "--slaves", "1"], 2, "choose --raft or --slaves"),
         (["--async"], 2, "give --slaves, too"),
+        (["--set", "nameserver.port=3"], 3, "use --nameserver-port"),
+        (["--set", "store.flush_intervall_ms=3"], 3, "did you mean store.flush_interval_ms?"),
         (["--brokers", "0"], 2, "--brokers"),
         (["--slaves", "1", "--set", "brokerRole=SLAVE"], 3, "is decided by --slaves"),
         (["--slaves", "1", "--set", "inSyncReplicas=3"], 3, "more copies than there are brokers"),
@@ -148,6 +151,55 @@ def test_a_broker_stops_when_standard_input_ends(tmp_path: Path) -> None:
     assert "--stop-at-eof needs a pipe" in done.stderr
 
 
+def _one_view_of_its_members(nameserver: str, leader: dict[str, Any], rows: list[dict[str, Any]]) -> None:
+    at = {row["member"]: row["address"] for row in rows}
+    group = ("-n", nameserver, "-o", "json")
+
+    def shown() -> dict[str, tuple[str, str]]:
+        return {row["member"]: (row["address"], row["standing"]) for row in run_kappamq("cluster", *group).json}
+
+    eventually(lambda: shown() == {name: (address, "voter") for name, address in at.items()}, text="all are voters")
+    wrong = run_kappamq("member", "replace", "broker-a", _other(at, leader), at[leader["member"]], *group)
+    assert f"is where clients reach {leader['member']}: give the port of copies" in wrong.problem["error"]
+    moved = run_kappamq("transfer-leader", "broker-a", *group).json[0]
+    assert moved["leader"] != leader["member"]
+    assert (moved["address"], moved["term"] > 0) == (at[moved["leader"]], True)
+    eventually(lambda: run_kappamq("cluster", *group).json[0]["member"] == moved["leader"], text="all know it")
+    again = run_kappamq("transfer-leader", "broker-a", "--to", moved["leader"], *group)
+    assert f"{moved['leader']} leads broker-a already" in again.problem["error"]
+    removed = _other(at, {"member": moved["leader"]})
+    ran = run_kappamq("member", "remove", "broker-a", removed, *group)
+    assert (ran.exit_code, "2 voters" in ran.err, "the loss of one stops the group" in ran.err) == (0, True, True), ran
+    assert shown()[removed] == (at[removed], "removed")
+    ran = run_kappamq("doctor", *group)
+    assert f"broker broker-a ({removed})" in ran.out
+
+
+def _other(at: dict[str, str], leader: dict[str, Any]) -> str:
+    return next(name for name in sorted(at) if name != leader["member"])
+
+
+def test_a_refused_shape_leaves_the_folder_as_it_was(tmp_path: Path) -> None:
+    with started(*UP, "--data", str(tmp_path), "--slaves", "1") as (told, process):
+        ran = run_kappamq("send", "-n", told["nameserver"], "--topic", "tea", "--body", "x")
+        assert ran.exit_code == 0, ran
+        before = _files(tmp_path)
+        ran = run_kappamq(*UP, "--data", str(tmp_path), "--raft", "3")
+        assert (ran.exit_code, "is in use by process" in ran.problem["error"]) == (7, True)
+        assert _files(tmp_path) == before
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+    for wrong in ("--raft 3", "--raft 5"):
+        ran = run_kappamq(*UP, "--data", str(tmp_path), *wrong.split())
+        assert (ran.exit_code, f"kappamq up --data {tmp_path} --slaves 1`" in ran.problem["error"]) == (7, True), ran
+        assert _files(tmp_path) == before
+
+
+def _files(root: Path) -> dict[str, str]:
+    folder = root / "brokers"
+    return {path.name: path.read_text() if path.is_file() else "" for path in sorted(folder.iterdir())}
+
+
 def test_a_raft_group_is_ready_with_a_leader(tmp_path: Path) -> None:
     with started(*UP, "--data", str(tmp_path), "--raft", "3") as (told, process):
         roles = sorted(row["role"] for row in told["brokers"])
@@ -155,6 +207,9 @@ def test_a_raft_group_is_ready_with_a_leader(tmp_path: Path) -> None:
         (leader,) = (row for row in told["brokers"] if row["role"] == "leader")
         assert leader["id"] == 0
         assert {row["name"] for row in told["brokers"]} == {"broker-a"}
+        assert sorted(row["member"] for row in told["brokers"]) == ["n0", "n1", "n2"]
+        _one_view_of_its_members(told["nameserver"], leader, told["brokers"])
         process.send_signal(signal.SIGTERM)
-        assert process.communicate(timeout=120)[0] == ""
+        out, err = process.communicate(timeout=120)
+        assert (out, "leads group" in err) == ("", False), "that somebody leads is no warning"
     assert not any(is_running(row["pid"]) for row in told["brokers"])

@@ -36,7 +36,7 @@ async def gone(broker: FakeBroker, producer: AsyncProducer) -> None:
     """The broker has died, the name server has noticed, and so has the client."""
     await broker.stop()
     broker.broker_id = None
-    await eventually_async(lambda: not producer.start().brokers.open)
+    await eventually_async(lambda: not producer.running().brokers.open)
 
 
 def consumer(cluster: FakeCluster, **options: object) -> AsyncConsumer:
@@ -136,7 +136,7 @@ async def test_a_lost_connection_makes_the_route_doubtful_at_once() -> None:
         asked = routes_asked(cluster)
         for peer in list(one.peers):
             peer.drop()  # it lives, and would take what is sent to it
-        core = producer.start()
+        core = producer.running()
         await eventually_async(lambda: not core.brokers.open)
         await producer.send(Message("tea", b"1"))
         assert routes_asked(cluster) == asked + 1

@@ -25,7 +25,7 @@ def test_who_there_is() -> None:
         *("broker-a master", "broker-a slave 1"),
         *("broker-b master", "broker-b slave 1"),
     ]
-    assert labels(raft=3) == ["broker-a member 0", "broker-a member 1", "broker-a member 2"]
+    assert labels(raft=3) == ["broker-a n0", "broker-a n1", "broker-a n2"]
     assert plan.places(Shape(), "shop")[0].name == "shop-a"
 
 

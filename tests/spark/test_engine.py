@@ -65,7 +65,7 @@ def test_what_is_missing_is_named(name: str, monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(ConfigError) as told:
         engine.session()
     assert f"{name} is not installed" in str(told.value)
-    assert "pip install 'kappamq[spark]'" in str(told.value)
+    assert "pip install '.[spark]' in a clone" in str(told.value)
 
 
 def test_an_old_pyspark_is_refused() -> None:

@@ -76,7 +76,7 @@ def test_none_at_all_is_told(tmp_path: Path) -> None:
         java.find({"JAVA_HOME": str(old), "PATH": str(tmp_path / "nothing")})
     assert "Java 17 or newer" in str(told.value)
     assert f"{old} is Java 11" in str(told.value)
-    assert "pip install 'kappamq[spark]'" in str(told.value)
+    assert "pip install '.[spark]' in a clone" in str(told.value)
     (tmp_path / "empty").mkdir()
     for place, why in (("empty", "empty has no bin/java that runs"), ("nothing", "nothing does not exist")):
         with pytest.raises(ConfigError, match=why):

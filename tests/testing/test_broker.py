@@ -138,3 +138,8 @@ def test_properties_as_python_has_them() -> None:
         BrokerKit(properties={"defaultTopicQueueNum": 2}),
     ):
         pass
+
+
+def test_a_consumer_without_topics_is_refused_as_everywhere(kappamq_broker: BrokerKit) -> None:
+    with pytest.raises(TypeError, match="missing 1 required keyword-only argument: 'topics'"):
+        kappamq_broker.consumer(group="g")  # type: ignore[call-arg]

@@ -11,12 +11,14 @@ import typer
 from kappamq.cli.shared.cluster import Cluster, clustered
 from kappamq.cli.shared.options import OutputOption, TimeoutOption, spoken
 from kappamq.cli.shared.output import Format, Output, size
+from kappamq.cli.shared.usage import Family
 
 if TYPE_CHECKING:
     from kappamq.client.admin.admin import AsyncAdmin
     from kappamq.client.admin.members import Member
 
-COLUMNS = ("group", "id", "role", "address", "version", "term", "log_end", "lag", "in_sync")
+COLUMNS = ("group", "id", "member", "role", "address", "version", "term", "log_end", "lag", "in_sync")
+_PROBE_S = 1.0
 
 
 def _member_id(given: str | None) -> str | None:
@@ -33,8 +35,10 @@ def _place_of_copies(given: str) -> str:
 
     try:
         split(given)
-    except ProtocolError as error:
-        raise typer.BadParameter(str(error)) from None
+    except ProtocolError:
+        raise typer.BadParameter(
+            f"{given!r} is not an address like 10.0.0.4:10912, with the port of copies (that of the broker + 1)"
+        ) from None
     return given
 
 
@@ -42,13 +46,13 @@ def _place_of_copies(given: str) -> str:
 @clustered
 def cluster(
     cluster: Cluster,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Look again and again, until Ctrl-C.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Refresh until Ctrl-C.")] = False,
     interval: Annotated[
-        float, typer.Option(min=0.1, max=3600.0, help="With --follow: seconds between two looks.")
+        float, typer.Option(min=0.1, max=3600.0, help="With --follow: seconds between refreshes.")
     ] = 1.0,
     count: Annotated[
         int | None,
-        typer.Option("--count", "-c", min=1, help="With --follow: exit after so many looks.", show_default=False),
+        typer.Option("--count", "-c", min=1, help="With --follow: exit after this many refreshes.", show_default=False),
     ] = None,
     timeout: TimeoutOption = 5.0,
     output: OutputOption = Format.TEXT,
@@ -57,7 +61,8 @@ def cluster(
     out = Output(output)
     if not follow:
         found = cluster.ask(timeout, lambda admin: admin.members())
-        out.table("", COLUMNS, _rows(found, text=not out.json))
+        rows = _rows(found, text=not out.json)
+        out.table("", _columns(rows), rows)
         _note_problems(out, found)
         return
     try:
@@ -70,15 +75,13 @@ def cluster(
 @clustered
 def transfer_leader(
     cluster: Cluster,
-    group: Annotated[
-        str, typer.Argument(metavar="GROUP", help="The name of the brokers of a Raft group.", show_default=False)
-    ],
+    group: Annotated[str, typer.Argument(metavar="GROUP", help="The group's name (brokerName).", show_default=False)],
     to: Annotated[
         str | None,
         typer.Option(
             "--to",
             metavar="MEMBER",
-            help="Its id in dLegerPeers. Default: who has most of the log.",
+            help="The member that is to lead (n0, n1, ... as in dLegerPeers). Default: the one with the longest log.",
             show_default=False,
             callback=_member_id,
         ),
@@ -88,14 +91,29 @@ def transfer_leader(
 ) -> None:
     """Have another member of a Raft group lead, for example before a restart."""
     out = Output(output)
-    cluster.ask(timeout, lambda admin: admin.transfer_leader(group, to, timeout))
-    out.line(f"another member leads {group}", group=group)
+    now = cluster.ask(timeout, lambda admin: admin.transfer_leader(group, to, timeout))
+    if not now.member:  # a broker of an earlier version
+        out.line(f"another member leads {group}", group=group)
+        return
+    where = f" ({now.address})" if now.address else ""
+    out.line(
+        f"{now.member}{where} leads {group} now, in term {now.term}",
+        group=group,
+        leader=now.member,
+        address=now.address,
+        term=now.term,
+    )
 
 
-member = typer.Typer(help="Change who belongs to a Raft group, one member at a time.", no_args_is_help=True)
+member = typer.Typer(
+    cls=Family,
+    help="Change who belongs to a Raft group, one member at a time.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
 
 
-_Group = Annotated[str, typer.Argument(metavar="GROUP", help="The name of the brokers of a Raft group.")]
+_Group = Annotated[str, typer.Argument(metavar="GROUP", help="The group's name (brokerName).")]
 _Name = Annotated[str, typer.Argument(metavar="MEMBER", help="Its id, as in dLegerSelfId.", callback=_member_id)]
 _Place = Annotated[
     str,
@@ -122,6 +140,7 @@ def add_member(
     out.line(
         f"{name} is a member of {group}: it learns first, and votes once it has caught up", group=group, member=name
     )
+    _warn_if_silent(out, place)
 
 
 @member.command("remove")
@@ -134,10 +153,11 @@ def remove_member(
     timeout: TimeoutOption = 10.0,
     output: OutputOption = Format.TEXT,
 ) -> None:
-    """Remove a member, and stop it afterwards. The leader is not removed: transfer the leadership first."""
+    """Remove a member. Stop its process afterwards. For the leader, transfer the leadership first."""
     out = Output(output)
     cluster.ask(timeout, lambda admin: admin.change_members(group, "remove", name, None, timeout))
     out.line(f"{name} is no member of {group} any more: stop it if it still runs", group=group, member=name)
+    _warn_if_few_vote(out, cluster, group, timeout)
 
 
 @member.command("replace")
@@ -151,10 +171,35 @@ def replace_member(
     timeout: TimeoutOption = 10.0,
     output: OutputOption = Format.TEXT,
 ) -> None:
-    """Say that a member is at another address: it was moved, or is lost and begins anew there with an empty directory."""
+    """Change a member's address, after it was moved or is being rebuilt there from an empty directory."""
     out = Output(output)
     cluster.ask(timeout, lambda admin: admin.change_members(group, "replace", name, place, timeout))
     out.line(f"{name} of {group} is at {place} now", group=group, member=name, address=place)
+    _warn_if_silent(out, place)
+
+
+def _warn_if_silent(out: Output, place: str) -> None:
+    """A wrong port would go unnoticed: the group waits for the member."""
+    import socket
+
+    from kappamq.protocol.address import split
+
+    try:
+        socket.create_connection(split(place), timeout=_PROBE_S).close()
+    except OSError as error:
+        out.warn(
+            f"nobody answers at {place} yet, as seen from here ({error.strerror or error}): is it the port of copies (that of the "
+            "broker + 1), and is the member to be started still?"
+        )
+
+
+def _warn_if_few_vote(out: Output, cluster: Cluster, group: str, timeout: float) -> None:
+    from kappamq.client.admin.standing import caution
+
+    found = cluster.ask(timeout, lambda admin: admin.members())
+    voters = next((member.voters for member in found if member.group == group and member.voters), None)
+    if voters is not None and (text := caution(voters)) is not None:
+        out.warn(f"{group} has {text}. `kappamq member add` adds another")
 
 
 async def _follow(admin: AsyncAdmin, out: Output, interval: float, count: int | None) -> None:
@@ -168,13 +213,21 @@ async def _follow(admin: AsyncAdmin, out: Output, interval: float, count: int | 
             except KappaError as error:  # it may come back, and then this goes on
                 found, problem = [], str(error)
             at = time.strftime("%H:%M:%S")
-            show(f"{at}  {problem}", COLUMNS, [{"time": at, **row} for row in _rows(found, text=not out.json)])
+            rows = [{"time": at, **row} for row in _rows(found, text=not out.json)]
+            show(f"{at}  {problem}", _columns(rows), rows)
             if problem and out.json:
                 out.warn(problem)
             looks += 1
             if looks == count:
                 return
             await asyncio.sleep(interval)
+
+
+def _columns(rows: list[dict[str, Any]]) -> list[str]:
+    """Members of Raft groups are known by their names: their ids move with the leadership. Others have ids alone."""
+    named = [row["member"] is not None for row in rows]
+    hidden = "member" if not any(named) else "id" if all(named) else None
+    return [name for name in COLUMNS if name != hidden]
 
 
 def _rows(members: list[Member], *, text: bool) -> list[dict[str, Any]]:
@@ -185,7 +238,9 @@ def _rows(members: list[Member], *, text: bool) -> list[dict[str, Any]]:
             "cluster": member.cluster,
             "group": f"{member.cluster}/{member.group}" if text and several else member.group,
             "id": member.broker_id,
+            "member": member.member,
             "role": member.role,
+            "standing": member.standing,
             "address": member.address,
             "version": member.version,
             "term": member.term,
@@ -195,6 +250,8 @@ def _rows(members: list[Member], *, text: bool) -> list[dict[str, Any]]:
             "problem": member.problem,
         }
         if text:
+            if member.standing in ("learner", "removed"):
+                row["role"] = member.standing
             row["version"] = "no answer" if member.problem else row["version"]
             row["lag"] = None if member.behind is None else size(member.behind)
         rows.append(row)

@@ -1,4 +1,4 @@
-"""`kappamq pipeline ...`: jobs on Spark. Needs `pip install 'kappamq[spark]'`."""
+"""`kappamq pipeline ...`: jobs on Spark. Needs the extra `spark`."""
 
 from __future__ import annotations
 

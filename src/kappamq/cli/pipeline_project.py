@@ -38,7 +38,7 @@ def init(
     ] = None,
     output: OutputOption = Format.TEXT,
 ) -> None:
-    """Make a pipeline project: tables and topics made of a topic, with a test and a README. Starts nothing."""
+    """Create a pipeline project that derives tables and topics from one topic, with a test and a README. Nothing is started."""
     from kappamq.errors import ConfigError
     from kappamq.spark.pipelines.init import checked_project
     from kappamq.spark.pipelines.init import init as make
@@ -53,9 +53,11 @@ def init(
     if out.json:
         out.raw({"project": root, "files": [str(file.relative_to(root)) for file in files]})
         return
-    for file in files:
+    for file in sorted(files):
         out.line(str(file.relative_to(root.parent)))
-    out.note(f"see {root / 'README.md'}; then: cd {target} && kappamq pipeline run")
+    names = (topic, sink or f"{topic}_checked", quarantine or f"{topic}_quarantine")
+    creating = " && ".join(f"kappamq topic create {name}" for name in names)
+    out.note(f"see {root / 'README.md'}. Its topics must exist: {creating}\nThen: cd {target} && kappamq pipeline run")
 
 
 @spoken
@@ -68,7 +70,10 @@ def run(
     ] = False,
     full_refresh: Annotated[
         bool,
-        typer.Option("--full-refresh", help="Empty the tables and read everything again; writes to topics again, too."),
+        typer.Option(
+            "--full-refresh",
+            help="Empty the tables and read everything again. Topics are written again, too (see README: `scope reset`).",
+        ),
     ] = False,
     trigger: Annotated[
         float, typer.Option(min=0.001, max=86_400, help="With --follow: seconds between the starts of batches.")

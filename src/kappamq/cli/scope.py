@@ -75,7 +75,8 @@ def reset(
         bool,
         typer.Option(
             "--force",
-            help="Also if its coordinator cannot be asked, or waits for a broker that has not published all: that may be lost.",
+            help="Reset even if its coordinator does not answer or still waits for a broker. "
+            "Decided batches that are not published yet may be lost.",
         ),
     ] = False,
     timeout: TimeoutOption = 5.0,

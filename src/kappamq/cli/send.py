@@ -20,6 +20,11 @@ if TYPE_CHECKING:
     from kappamq.message import Message, SendResult
 
 COUNT_MAX = 1_000_000
+_STORED_ONLY = {
+    "flush timeout": "but not on the disk within the broker's time limit (flush timeout)",
+    "slave timeout": "on the master only: no slave has it within the broker's time limit (slave timeout)",
+    "slave not available": "on the master only: no slave is connected, so it is not copied (slave not available)",
+}
 
 
 @spoken
@@ -102,7 +107,7 @@ async def _send_all(
 
 
 def _tell(out: Output, result: SendResult, ms: float) -> None:
-    warning = "" if result.ok else f"  [yellow]{result.status}[/]"
+    warning = "" if result.ok else f", [yellow]{_STORED_ONLY.get(str(result.status), result.status)}[/]"
     out.line(
         f"sent  {result.queue.topic}/{result.queue.queue_id}  offset {result.queue_offset}  "
         f"id {result.message_id}  stored in {ms:.1f} ms{warning}",

@@ -27,7 +27,7 @@ ClusterNameOption = Annotated[
 QueuesOption = Annotated[int | None, typer.Option("--queues", "-q", min=1, max=65_536, help="Queues per broker.")]
 ReadQueuesOption = Annotated[
     int | None,
-    typer.Option(min=1, max=65_536, help="If different from the number of write queues.", show_default=False),
+    typer.Option(min=1, max=65_536, help="Number of read queues, if it differs from --queues.", show_default=False),
 ]
 
 
@@ -136,13 +136,29 @@ def update(
     queues: QueuesOption = None,
     read_queues: ReadQueuesOption = None,
     permission: PermissionOption = None,
-    order: Annotated[bool | None, typer.Option("--order/--no-order", show_default=False)] = None,
+    order: Annotated[
+        bool | None,
+        typer.Option("--order/--no-order", help="Mark it as an ordered topic, or not.", show_default=False),
+    ] = None,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="On a terminal: do not ask when queues with messages are removed.")
+    ] = False,
     timeout: TimeoutOption = 5.0,
     output: OutputOption = Format.TEXT,
 ) -> None:
     """Change the named settings of an existing topic; messages in removed queues become unreadable."""
 
     out = Output(output)
+    left = queues if read_queues is None else read_queues
+    if left is not None and not yes and on_a_terminal():
+        stats = cluster.ask(timeout, lambda admin: admin.topic_stats(topic), topic)
+        gone = sum(of.max_offset - of.min_offset for queue, of in stats.items() if queue.queue_id >= left)
+        if gone:
+            typer.confirm(
+                f"{counted(gone, 'message')} of {topic} in the queues from {left} on will not be readable any more. Go on?",
+                abort=True,
+                err=True,
+            )
 
     async def work(admin: AsyncAdmin) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         before = await _settings(admin, topic)

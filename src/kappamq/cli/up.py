@@ -40,12 +40,19 @@ def up(
     brokers: Annotated[
         int | None,
         typer.Option(
-            min=1, max=16, help="So many brokers, each in a process of its own, to use more cores.", show_default=False
+            min=1,
+            max=16,
+            help="How many brokers to start, each in its own process, to use more cores.",
+            show_default=False,
         ),
     ] = None,
     slaves: Annotated[
         int,
-        typer.Option(min=0, max=4, help="So many slaves of each broker; a send is answered when one has it, too."),
+        typer.Option(
+            min=0,
+            max=4,
+            help="How many slaves each broker has. A send is acknowledged once one of them has the message, too.",
+        ),
     ] = 0,
     asynchronous: Annotated[
         bool, typer.Option("--async", help="Answer a send without waiting for the slaves.")
@@ -53,7 +60,7 @@ def up(
     raft: Annotated[
         int | None,
         typer.Option(
-            help="3 or 5: each broker is a Raft group of so many, which elects its master.", show_default=False
+            help="Make each broker a Raft group of 3 or 5 members, which elects its own master.", show_default=False
         ),
     ] = None,
     nameserver_port: Annotated[
@@ -84,11 +91,12 @@ def up(
     if raft is not None and slaves:
         raise wrong("--slaves", "the members of a Raft group all hold the log: choose --raft or --slaves")
     if asynchronous and not slaves:
-        raise wrong("--async", "it is about slaves: give --slaves, too")
+        raise wrong("--async", "only useful with --slaves: give --slaves, too")
     out = Output(Format.JSON if json else output)
     prepare_process(verbose)
     from kappamq.config import apache
 
+    _check_nameserver_settings(set_)
     given = {**(apache.read_file(config) if config is not None else {}), **properties(set_)}
     if advertise is not None:
         given["brokerIP1"] = advertise
@@ -120,7 +128,7 @@ def up(
             return
         width = max(len(row.name) for row in rows)
         lines = [
-            f"  {row.name:{max(width, 11)}}  [bold]{row.address}[/]  {row.role}"
+            f"  {row.name:{max(width, 11)}}  [bold]{row.address}[/]  {f'{row.member} ' if row.member else ''}{row.role}"
             f"{f' {row.id}' if row.role == 'slave' else ''}, process {row.pid}"
             for row in rows
         ]
@@ -133,6 +141,19 @@ def up(
         _tell_how_to_try(out, supervisor.nameserver)
 
     run_server(supervisor.start, supervisor.stop, ready, out)
+
+
+def _check_nameserver_settings(given: list[str] | None) -> None:
+    """`up` has a name server, too, but its settings are not those of the brokers."""
+    from kappamq.errors import ConfigError
+
+    for name in (text.partition("=")[0].strip() for text in given or []):
+        if name == "nameserver.port":
+            raise ConfigError(f"--set {name}: use --nameserver-port")
+        if name.startswith("nameserver."):
+            raise ConfigError(
+                f"--set {name}: `up` cannot change it; `kappamq nameserver --set` and `kappamq broker` can"
+            )
 
 
 def _one_process(

@@ -10,7 +10,7 @@ import difflib
 import os
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -250,7 +250,10 @@ def is_known(name: str) -> bool:
 
 
 def unknown_name(name: str) -> str:
-    return _guess(name, {**BROKER_SETTINGS, **NAMESERVER_SETTINGS})
+    """The name, with a guess what was meant: one of RocketMQ's names, or of ours if it is written like them."""
+    if "." not in name:
+        return _guess(name, {**BROKER_SETTINGS, **NAMESERVER_SETTINGS})
+    return _guess(name, [f"{part}.{known.name}" for part, kind in PARTS.items() for known in fields(kind)])
 
 
 # --- helpers ----------------------------------------------------------------------------------------------------------
@@ -420,7 +423,7 @@ def _check_places(given: Mapping[str, str], root: Path, problems: Problems) -> N
             problems.wrong(given[name], f"{name}={text} cannot be honoured: it is always {root / below}; leave it out")
 
 
-def _guess(name: str, settings: Mapping[str, Setting]) -> str:
+def _guess(name: str, settings: Iterable[str]) -> str:
     by_lower = {known.lower(): known for known in settings}
     close = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.75)
     return f"{name} (did you mean {by_lower[close[0]]}?)" if close else name

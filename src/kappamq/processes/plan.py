@@ -72,6 +72,8 @@ class Place:
 
     @property
     def label(self) -> str:
+        if self.role == MEMBER:
+            return f"{self.name} {self.member}"  # as `kappamq member` and `cluster` call it
         return f"{self.name} {self.role if self.role == MASTER else f'{self.role} {self.number}'}"
 
     @property

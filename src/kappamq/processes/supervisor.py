@@ -24,7 +24,7 @@ from kappamq.net.tls import outgoing_context
 from kappamq.ports import BROKER_PORT, BROKER_PORT_OFFSETS, NAMESERVER_PORT, choose_ports, reachable, start_on_port
 from kappamq.processes import plan
 from kappamq.processes.child import Child, object_of
-from kappamq.processes.folders import FOLDER, check_several
+from kappamq.processes.folders import FOLDER, check_several, check_shape, left_out
 from kappamq.processes.plan import MASTER, MEMBER, Place, Shape
 from kappamq.protocol.bodies.topics import KVTable
 from kappamq.protocol.headers.admin import GetBrokerRuntimeInfo
@@ -52,6 +52,7 @@ class Row:
     address: str
     pid: int
     role: str
+    member: str | None  # its name in its Raft group
 
 
 class Supervisor:
@@ -77,6 +78,7 @@ class Supervisor:
         self.nameserver_port, self.broker_port = nameserver_port, broker_port  # as requested: None, 0 or a number
         self._tell, self._verbose, self._clock = tell, verbose, clock or SystemClock()
         self._places = plan.places(shape, self._given.get("brokerName", plan.BASE_NAME))
+        self._started = self._places  # all but those that their groups have removed
         self.ports: dict[Place, int] = {}
         self._children: dict[Place, Child] = {}
         self._keepers: list[asyncio.Task[None]] = []
@@ -103,6 +105,7 @@ class Supervisor:
                 f"brokerIP1 (--advertise) must be a host without a port, as each broker has its own; got {settings.broker.advertise}"
             )
         check_several(root)
+        check_shape(root, shape)
         return cls(
             root,
             shape,
@@ -119,6 +122,7 @@ class Supervisor:
 
     async def start(self) -> None:
         """Return when all brokers are ready. Raises the kind of error that a broker could not start with."""
+        self._leave_out()
         try:
             await self._start_nameserver()
             await self._start_brokers()
@@ -127,7 +131,7 @@ class Supervisor:
         except BaseException:
             await self.stop()
             raise
-        self._keepers = [asyncio.ensure_future(self._keep(place)) for place in self._places]
+        self._keepers = [asyncio.ensure_future(self._keep(place)) for place in self._started]
 
     async def stop(self) -> None:
         """Slaves first, then masters, then the name server, so that each can say goodbye to the next. May be called twice."""
@@ -140,6 +144,16 @@ class Supervisor:
         nameserver, self._nameserver = self._nameserver, None
         if nameserver is not None:
             await nameserver.stop()
+
+    def _leave_out(self) -> None:
+        """Members that a group has removed are not started: the others would not listen to them."""
+        without = left_out(self.root, self._places)
+        self._started = [place for place in self._places if place not in without]
+        for place in without:
+            if (self.root / FOLDER / place.folder).exists():
+                self._tell(
+                    f"{place.label} is not started: it was removed from its group; `kappamq member add` takes it in again"
+                )
 
     async def _stop_one(self, place: Place) -> None:
         child = self._children.pop(place)
@@ -177,7 +191,7 @@ class Supervisor:
 
     async def _start_all(self) -> None:
         """In parallel. The first that fails is the error; the others are left to the caller."""
-        tasks = [asyncio.ensure_future(self._launch(place)) for place in self._places]
+        tasks = [asyncio.ensure_future(self._launch(place)) for place in self._started]
         try:
             await asyncio.gather(*tasks)
         finally:
@@ -221,7 +235,7 @@ class Supervisor:
     async def _await_masters(self) -> None:
         """Wait until the name server knows a master of each name; a Raft group has to elect it."""
         deadline = self._clock.liveness() + MASTER_S_MAX
-        names = {place.name for place in self._places if place.role == MEMBER}
+        names = {place.name for place in self._started if place.role == MEMBER}
         while missing := sorted(names - {place.name for place in self._masters()}):
             if self._clock.liveness() > deadline:
                 raise KappaError(f"{', '.join(missing)}: no master was elected within {MASTER_S_MAX:g} s; see the log")
@@ -324,6 +338,7 @@ class Supervisor:
                     self._address(place),
                     child.pid,
                     role,
+                    place.member if place.role == MEMBER else None,
                 )
             )
         return sorted(found, key=lambda row: (row.name, row.id, row.address))

@@ -86,13 +86,11 @@ def _packed(message: Message, log_min: int, now_ms: int) -> bytes | None:
     number = _NUMBER_OF.get(type(message))
     if number is None:
         return None
-    numbers: tuple[Any, ...]
+    numbers: tuple[Any, ...] = message[2:]
     if isinstance(message, raft.Append):
         if message.records:
             return None
         numbers = (*message[2:7], message.confirmed)
-    else:
-        numbers = message[2:]
     source, target = _member_bytes(message.source), _member_bytes(message.target)
     if len(source) > _MEMBER_BYTES_MAX:
         return None

@@ -1,4 +1,4 @@
-"""Topics as tables: KappaMQ and Apache RocketMQ as a source and sink of PySpark (`pip install kappamq[spark]`).
+"""Topics as tables: KappaMQ and Apache RocketMQ as a source and sink of PySpark (extra `spark`).
 
 Spark finds the formats `kappamq` (topics, through the brokers) and `kappamq.store` (a data directory, as files) by name:
 `spark.read.format("kappamq").option("nameservers", "127.0.0.1:9876").option("topic", "orders").load()`.

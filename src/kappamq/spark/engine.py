@@ -1,4 +1,4 @@
-"""Starts Spark so that `pip install 'kappamq[spark]'` is all that is needed; for our commands and for applications.
+"""Starts Spark so that installing with the extra `spark` is all that is needed; for our commands and for applications.
 
 from kappamq.spark.engine import session
 spark = session()                                # this machine, all cores
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 from kappamq.errors import ConfigError, KappaError
 from kappamq.spark import gateway, java
 from kappamq.spark.failures import our_error, sentence
+from kappamq.spark.java import INSTALL
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,7 +28,6 @@ NEEDED: Final = ("pyspark", "pyarrow", "numpy")
 """Required packages, on the driver as on executors."""
 PROGRAMS: Final = ("bash", "dirname")
 """Programs that Spark's start scripts need on the PATH."""
-INSTALL: Final = "pip install 'kappamq[spark]'"
 LOCAL: Final = "local[*]"
 PYSPARK_OLDEST: Final = (4, 2)
 JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"

@@ -22,6 +22,8 @@ from typing import Final
 from kappamq.errors import ConfigError
 
 OLDEST: Final = 17
+INSTALL: Final = "pip install '.[spark]' in a clone of KappaMQ"
+"""What brings all that Spark needs; until there is a release, only a clone can be installed from."""
 _MODULE: Final = "jdk.incubator.vector"
 _ANSWER_S: Final = 10.0
 
@@ -61,7 +63,7 @@ def find(environment: Mapping[str, str] = os.environ) -> Java:
         seen.append(f"{words}: {home} {why}")
         passed_over.append(seen[-1])
     raise ConfigError(
-        f"Spark needs Java {OLDEST} or newer, and none was found ({'; '.join(seen)}): pip install 'kappamq[spark]' provides one, "
+        f"Spark needs Java {OLDEST} or newer, and none was found ({'; '.join(seen)}): {INSTALL} provides one, "
         "or set JAVA_HOME"
     )
 

@@ -29,6 +29,6 @@ class QueueBounds(Finding):
         self.kernel.hot_from = max(self.kernel.hot_from, self.log.end - size)
 
     def suggest(self, broker_id: int, size: int) -> None:
-        """Pulls of what lies before the last `size` bytes of the log are told to ask that broker of the group."""
+        """Pulls of what lies before the last `size` bytes of the log are sent to that broker of the group."""
         self.kernel.suggested = broker_id
         self.kernel.suggested_below = self.log.end - size

@@ -156,9 +156,10 @@ class BrokerKit:
 
     def consumer(self, **options: Unpack[ConsumerOptions]) -> Consumer:
         """Creates its topics if they do not exist, so that it does not have to wait until it discovers them."""
-        with self.admin() as admin:
-            for topic in wanted_topics(options["topics"]).keys() - set(admin.topics()):
-                admin.create_topic(topic)
+        if "topics" in options:  # else the consumer says that they are missing
+            with self.admin() as admin:
+                for topic in wanted_topics(options["topics"]).keys() - set(admin.topics()):
+                    admin.create_topic(topic)
         return Consumer(config=self.client_config, **options)
 
     def pull_consumer(self, **options: Unpack[PullConsumerOptions]) -> PullConsumer:

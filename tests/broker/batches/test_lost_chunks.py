@@ -47,7 +47,7 @@ def test_a_participant_that_was_deposed_without_noticing_does_not_say_that_chunk
 
     async def test() -> None:
         async with real_cluster(tmp_path, 2) as cluster, AsyncProducer(cluster.nameserver) as producer:
-            core = producer.start()
+            core = producer.running()
             scope = await open_scope(core, "s", "me")
             other = cluster.brokers[next(name for name in cluster.names if name != scope.coordinator)]
             main = cluster.brokers[scope.coordinator]
@@ -80,7 +80,7 @@ def test_a_scope_with_chunks_to_publish_goes_first_on_its_coordinator(
             for broker in cluster.brokers.values():
                 async with speaking(broker) as client:
                     await make_topic(client, "t", 1)
-            core = producer.start()
+            core = producer.running()
             scope = await open_scope(core, "s", "me")
             other = cluster.brokers[next(name for name in cluster.names if name != scope.coordinator)]
             stager = Stager(core, producer.config, await scope.begin(0), lambda now_ms: f"{now_ms:032X}")

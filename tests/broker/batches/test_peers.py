@@ -39,7 +39,7 @@ def test_a_participant_waits_for_its_coordinator(tmp_path: Path, monkeypatch: py
             for broker in cluster.brokers.values():
                 async with speaking(broker) as client:
                     await make_topic(client, "t", 1)
-            core = producer.start()
+            core = producer.running()
             scope = await open_scope(core, "s", "me")
             other = next(name for name in cluster.names if name != scope.coordinator)
             ticket = await scope.begin(0)
@@ -79,7 +79,7 @@ def test_what_is_reported_as_published_cannot_be_taken_back(tmp_path: Path, monk
             for broker in cluster.brokers.values():
                 async with speaking(broker) as client:
                     await make_topic(client, "t", 1)
-            core = producer.start()
+            core = producer.running()
             scope = await open_scope(core, "s", "me")
             other = cluster.brokers[next(name for name in cluster.names if name != scope.coordinator)]
             reported: list[bool] = []
@@ -115,7 +115,7 @@ def test_what_is_reported_as_published_cannot_be_taken_back(tmp_path: Path, monk
 def test_a_participant_that_has_lost_its_chunks_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def test() -> None:
         async with real_cluster(tmp_path, 2) as cluster, AsyncProducer(cluster.nameserver) as producer:
-            core = producer.start()
+            core = producer.running()
             scope = await open_scope(core, "s", "me")
             other = cluster.brokers[next(name for name in cluster.names if name != scope.coordinator)]
             main = cluster.brokers[scope.coordinator]
@@ -136,7 +136,7 @@ def test_a_scope_with_an_open_transaction_goes_first_on_its_coordinator(tmp_path
             for broker in cluster.brokers.values():
                 async with speaking(broker) as client:
                     await make_topic(client, "t", 1)
-            core = producer.start()
+            core = producer.running()
             scope = await open_scope(core, "s", "me")
             other = cluster.brokers[next(name for name in cluster.names if name != scope.coordinator)]
             stager = Stager(core, producer.config, await scope.begin(0), lambda now_ms: f"{now_ms:032X}")
@@ -162,7 +162,7 @@ def test_what_is_staged_and_decided_during_a_question_is_not_lost(
             for broker in cluster.brokers.values():
                 async with speaking(broker) as client:
                     await make_topic(client, "t", 1)
-            core = producer.start()
+            core = producer.running()
             scope = await open_scope(core, "s", "me")
             other = cluster.brokers[next(name for name in cluster.names if name != scope.coordinator)]
             peers = other.delivery.batches.peers

@@ -8,6 +8,7 @@ import pytest
 
 from kappamq.cli.doctor import reach
 from kappamq.cli.doctor.checks import Health
+from kappamq.client.admin.standing import Standing
 from kappamq.config.broker import BrokerConfig
 from kappamq.config.copies import SYNC_MASTER, CopiesConfig
 from kappamq.config.shapes import CAUTION, cautions
@@ -190,3 +191,17 @@ def test_slaves_without_a_master() -> None:
     (finding,) = reach.check_masters([("a", 0), ("b", 2), ("b", 1)])
     assert (finding.what, finding.health) == ("broker b", Health.BAD)
     assert "only slaves 1, 2 registered" in finding.text
+
+
+def test_groups_that_have_lost_members() -> None:
+    leader = Standing("n0", True, ("n0", "n1"), ("n3",))
+    others = {
+        ("a", "h:2"): Standing("n1", False, ("n0", "n1"), ()),
+        ("a", "h:3"): Standing("n2", False, ("n0", "n1", "n2"), ()),
+        ("a", "h:4"): Standing("n3", False, (), ()),
+    }
+    few, removed = reach.check_groups({("a", "h:1"): leader, **others})
+    assert (few.health, few.what, few.text) == ("note", "group a", "2 voters (n0, n1): the loss of one stops the group")
+    assert (removed.health, removed.what) == ("bad", "broker a (n2)")
+    assert "h:3 runs, but is no member" in removed.text
+    assert reach.check_groups(others) == [], "without a leader nobody can say"

@@ -29,7 +29,7 @@ def test_nothing_is_said_where_nobody_wants_spark(tmp_path: Path, monkeypatch: p
     (found,) = [row for row in asked.json if row["what"] == "spark"]
     assert found["health"] == "bad"
     assert "pyspark" in found["text"]
-    assert found["advice"] == "pip install 'kappamq[spark]'"
+    assert found["advice"] == "pip install '.[spark]' in a clone of KappaMQ"
     assert asked.exit_code == 1
 
 

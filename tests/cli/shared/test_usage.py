@@ -96,6 +96,8 @@ def test_the_output_option_may_stand_in_front(kappamq: Any) -> None:
     for option in (["-o", "json"], ["-ojson"], ["--output=json"], ["--output", "json"]):
         assert kappamq(*option, "version").json == behind
     assert kappamq("-o", "json", "topic", "list").out == kappamq("topic", "list", "-o", "json").out
+    nowhere = kappamq("-n", "127.0.0.1:1", "-ojson", "topic", "list", "--timeout", "1")
+    assert (nowhere.exit_code, "127.0.0.1:1" in nowhere.problem["error"]) == (4, True)
     assert kappamq("-o", "json", "topic").problem["exit"] == 2
     assert kappamq("-o", "json").exit_code == 2
 

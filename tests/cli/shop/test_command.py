@@ -61,5 +61,5 @@ def test_spark_that_is_not_there_is_told(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(engine, "find_spec", lambda _: None)
     ran = run_kappamq("shop", "--once", "--spark", "--data", str(tmp_path))
     assert ran.exit_code == 3
-    assert "pip install 'kappamq[spark]'" in ran.err.replace("\n", " ")
+    assert "pip install '.[spark]' in a clone" in ran.err.replace("\n", " ")
     assert list(tmp_path.iterdir()) == []

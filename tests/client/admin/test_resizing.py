@@ -99,7 +99,7 @@ async def test_a_topic_shrinks_only_when_everything_was_read(tmp_path: Path) -> 
         configs = (await admin.topic_config("tea")).values()
         assert {(config.write_queues, config.read_queues) for config in configs} == {(1, 4)}
         # Nobody writes to the others any more, and what is in them can still be read.
-        await producer.start().routes.refresh("tea", at_once=True)
+        await producer.running().routes.refresh("tea", at_once=True)
         results = [await producer.send(Message("tea", b"new %d" % number)) for number in range(6)]
         assert {result.queue.queue_id for result in results} == {0}
         await read(cluster, "slow", 22)

@@ -53,7 +53,7 @@ def test_a_scope_one_of_whose_brokers_is_gone_for_good(tmp_path: Path, gone: str
             AsyncAdmin(cluster.nameserver) as admin,
         ):
             await topic_on_all(cluster, "t")
-            core = producer.start()
+            core = producer.running()
             scope = await open_scope(core, "s", "me")
             other = next(name for name in cluster.names if name != scope.coordinator)
             ticket = await scope.begin(0)

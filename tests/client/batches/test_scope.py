@@ -34,7 +34,7 @@ def test_several_writers_stage_one_batch(tmp_path: Path) -> None:
     async def test() -> None:
         async with real_cluster(tmp_path, 2) as cluster, AsyncProducer(cluster.nameserver) as producer:
             await topic_on_all(cluster, "t")
-            core = producer.start()
+            core = producer.running()
             scope = await open_scope(core, "s", "me")
             assert scope.last == -1
             ticket: Ticket = pickle.loads(pickle.dumps(await scope.begin(0)))
@@ -62,7 +62,7 @@ def test_a_coordinator_without_the_role_is_asked_until_there_is_a_master(tmp_pat
     async def test() -> None:
         async with real_cluster(tmp_path) as cluster, AsyncProducer(cluster.nameserver) as producer:
             await topic_on_all(cluster, "t")
-            scope = await open_scope(producer.start(), "s", "me")
+            scope = await open_scope(producer.running(), "s", "me")
             ticket = await scope.begin(0)
             handlers = cluster.broker.bursts.handlers
             decide, refusals = handlers[RequestCode.DECIDE_BATCH], [not_master(None) for _ in range(3)]
@@ -82,7 +82,7 @@ def test_a_coordinator_without_the_role_is_asked_until_there_is_a_master(tmp_pat
 def test_without_its_coordinator_a_scope_cannot_be_used(tmp_path: Path) -> None:
     async def test() -> None:
         async with real_cluster(tmp_path, 2) as cluster, AsyncProducer(cluster.nameserver) as producer:
-            core = producer.start()
+            core = producer.running()
             scope = await open_scope(core, "s", "me", patience_s=0.05)
             await cluster.stop_broker(scope.coordinator)
             with pytest.raises(
@@ -135,6 +135,6 @@ def test_a_broker_that_does_not_know_them_is_named(tmp_path: Path) -> None:
         async with real_cluster(tmp_path) as cluster, AsyncProducer(cluster.nameserver) as producer:
             cluster.broker.bursts.replace_handlers(dict.fromkeys(BATCH_CODES, _not_known))
             with pytest.raises(NotSupported, match="does not know batch transactions, only KappaMQ brokers do"):
-                await open_scope(producer.start(), "s", "me")
+                await open_scope(producer.running(), "s", "me")
 
     run(test())

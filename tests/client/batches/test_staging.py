@@ -20,7 +20,7 @@ def test_chunks_are_bounded(tmp_path: Path) -> None:
     async def test() -> None:
         async with real_cluster(tmp_path) as cluster, AsyncProducer(cluster.nameserver) as producer:
             await topic_on_all(cluster, "t")
-            core = producer.start()
+            core = producer.running()
             scope = await open_scope(core, "s", "me")
             ticket = await scope.begin(0)
             assert ticket.transaction is not None
@@ -42,7 +42,7 @@ def test_a_lost_answer_changes_nothing(tmp_path: Path, monkeypatch: pytest.Monke
     async def test() -> None:
         async with real_cluster(tmp_path) as cluster, AsyncProducer(cluster.nameserver) as producer:
             await topic_on_all(cluster, "t")
-            core = producer.start()
+            core = producer.running()
             scope = await open_scope(core, "s", "me")
             ticket = await scope.begin(0)
             ask, lost = core.ask, [True, True]
@@ -68,7 +68,7 @@ def test_what_cannot_be_staged_is_told(tmp_path: Path) -> None:
     async def test() -> None:
         async with real_cluster(tmp_path) as cluster, AsyncProducer(cluster.nameserver) as producer:
             await topic_on_all(cluster, "t")
-            core = producer.start()
+            core = producer.running()
             ticket = await (await open_scope(core, "s", "me")).begin(0)
             stager = Stager(core, producer.config, ticket, producer._next_id)
             with pytest.raises(IllegalMessage, match="empty"):

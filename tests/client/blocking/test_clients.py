@@ -65,3 +65,14 @@ def test_an_admin_asks(cluster: FakeCluster) -> None:
     with Admin(**cluster.options()) as admin:
         assert admin.topics() == ["tea"]
         assert admin.masters() == {"broker-0": cluster.broker.address}
+
+
+def test_a_client_closed_before_its_first_use_stays_closed(cluster: FakeCluster) -> None:
+    producer = Producer(**cluster.options(), group="shop")
+    producer.close()
+    with pytest.raises(ClientClosed, match="this Producer is closed: create a new one"):
+        producer.send(Message("tea", b"late"))
+    with pytest.raises(ClientClosed, match="this Producer is closed"):
+        producer.send_async(Message("tea", b"late"))
+    producer.close()
+    assert cluster.broker.stored("tea") == []

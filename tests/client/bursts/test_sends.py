@@ -346,7 +346,7 @@ async def test_keys_keep_their_order_when_the_topic_gets_more_queues() -> None:
         sent = [producer.send_nowait(Message("tea", b"first"), key="a")]
         await eventually_async(lambda: len(cluster.broker.seen(SEND)) == 2)
         cluster.create("tea", 8)
-        core = producer.start()
+        core = producer.running()
         await core.routes.refresh("tea", at_once=True)
         sent += [producer.send_nowait(Message("tea", b"%d" % n), key="a") for n in range(3)]
         await producer.send(Message("tea", b"unkeyed"))  # is not held up
@@ -427,7 +427,7 @@ async def the_books_agree(actions: list[tuple[Any, ...]]) -> None:
                 elif action[0] == "grow":
                     queues += 1
                     cluster.create("tea", queues)
-                    await producer.start().routes.refresh("tea", at_once=True)
+                    await producer.running().routes.refresh("tea", at_once=True)
             await producer.flush()
             assert producer.under_way == 0
             assert producer.sending.pressure.count == producer.sending.pressure.bytes == 0

@@ -387,7 +387,7 @@ async def test_a_coroutine_that_has_begun_is_cancelled_as_a_task_is_and_may_go_o
     async def listen(message: ReceivedMessage) -> object:
         try:
             async with asyncio.timeout(0.01):
-                await asyncio.sleep(30)
+                await asyncio.sleep(30)  # never waited out: cancelled by the limit
         except TimeoutError:
             await asyncio.sleep(0)
             return Redeliver(level=7)
@@ -433,3 +433,22 @@ async def test_what_fails_among_many_fails_alone() -> None:
     await work.end()
     assert work.noted.not_done == [([600], RETRY), ([700], Redeliver(level=2))]
     assert work.noted.done == [n for n in range(1000) if n not in (600, 700)]
+
+
+@on_loop
+async def test_nobody_looks_again_and_again_at_a_paused_queue() -> None:
+    work = Setup(lambda message: None, 500, workers=2)
+    await eventually_async(lambda: len(work.noted.done) == 500)
+    assert work.inbox.reach > 1
+    work.queue.paused = True
+    work.inbox.put(work.queue, work.queue.add(messages(500, 600), 600))
+    await eventually_async(lambda: work.listening._evening is None)
+    assert len(work.inbox) == 100
+    work.queue.paused = False
+    work.inbox.look_again(work.queue)
+    await eventually_async(lambda: len(work.noted.done) == 600)
+    await eventually_async(
+        lambda: all(worker.hand is None for worker in work.listening._workers)
+    )  # it keeps no messages
+    assert len(work.listening._workers) == 2
+    await work.end()

@@ -68,7 +68,7 @@ async def test_routes_are_asked_again_by_themselves() -> None:
     async with fake_cluster(tea=1) as cluster, AsyncProducer(**cluster.options(route_poll_ms=20)) as producer:
         await producer.send(Message("tea", b"x"))
         cluster.create("tea", 5)
-        await eventually_async(lambda: producer.start().routes.cached("tea").publish[-1].queue_id == 4)  # type: ignore[union-attr]
+        await eventually_async(lambda: producer.running().routes.cached("tea").publish[-1].queue_id == 4)  # type: ignore[union-attr]
 
 
 @on_loop

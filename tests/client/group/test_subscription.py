@@ -22,6 +22,8 @@ def test_topics_may_be_written_in_several_ways() -> None:
         ({}, "*", ConfigError, "needs a topic"),
         ({"tea": 5}, "*", ConfigError, r"filter of 'tea'.*got 5"),
         ({"tea": "a"}, "b", ConfigError, "put the filter of each topic into it"),
+        ({"tea": "price > 3"}, "*", ConfigError, r"looks like SQL.*sql\('price > 3'\)"),
+        ("tea", "a IS NOT NULL", ConfigError, "looks like SQL"),
         ("te a", "*", InvalidParameter, "not allowed"),
     ],
 )

@@ -223,7 +223,7 @@ async def test_a_question_is_unanswered_until_the_application_has_spoken() -> No
         return True
 
     async with asking(check) as (cluster, producer):
-        core = producer.start()
+        core = producer.running()
         ask(cluster, question(1))
         await eventually(lambda: core.checks.unanswered == 1)
         assert core.questions_out == 1

@@ -342,3 +342,14 @@ def test_options_are_checked_at_the_door() -> None:
         AsyncProducer("127.0.0.1:9876", group="leading or trailing blanks")
     with pytest.raises(ConfigError, match="host:port"):
         AsyncProducer("no where")
+
+
+@on_loop
+async def test_start_and_close_are_awaited_as_those_of_consumers() -> None:
+    async with fake_cluster(tea=1) as cluster:
+        producer = AsyncProducer(**cluster.options(), group="shop")
+        await producer.start()
+        assert (await producer.send(Message("tea", b"x"))).ok
+        await producer.close()
+        with pytest.raises(ClientClosed):
+            await producer.start()

@@ -47,7 +47,7 @@ async def test_every_request_gets_its_own_reply(tmp_path: Path) -> None:
         assert [int(reply.body) for reply in replies] == [2 * n for n in range(50)]
         assert {reply.topic for reply in replies} == {REPLIES}
         assert {reply.properties["MSG_TYPE"] for reply in replies} == {"reply"}
-        assert len(asking.start().requests) == 0
+        assert len(asking.running().requests) == 0
 
 
 @on_loop
@@ -57,7 +57,7 @@ async def test_without_a_reply_the_error_says_where_the_request_is(tmp_path: Pat
             RequestTimeout, match=r"within 3 s \(it was stored in rpc@broker-0/\d at offset 0; is a consumer"
         ):
             await asking.request(Message("rpc", b"anybody?"), timeout=3)
-        assert len(asking.start().requests) == 0
+        assert len(asking.running().requests) == 0
         seen: list[ReceivedMessage] = []
 
         async def late(message: ReceivedMessage) -> str:
@@ -123,7 +123,7 @@ async def test_a_reply_by_way_of_any_broker_arrives(tmp_path: Path) -> None:
         AsyncProducer(**cluster.options(), group="askers") as asking,
     ):
         waiting = asyncio.ensure_future(asking.request(Message("rpc", b"x"), timeout=10))
-        core = asking.start()
+        core = asking.running()
         client_id = core.client_id
         for broker in cluster.brokers.values():
             await eventually_async(lambda broker=broker: broker.clients.producer(client_id) is not None)

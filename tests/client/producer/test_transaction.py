@@ -190,7 +190,7 @@ async def test_a_half_is_tried_elsewhere_only_if_it_was_certainly_not_stored() -
         assert t.confirmed
         assert sum(len(broker.seen(SEND)) for broker in cluster.brokers) == 3
         await cluster.brokers[0].stop()
-        core = producer.start()
+        core = producer.running()
         await eventually(lambda: len(core.brokers.open) == 1)
         for _ in range(3):
             async with producer.transaction(TEA) as t:

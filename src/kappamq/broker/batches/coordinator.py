@@ -74,7 +74,7 @@ class Coordinator:
     # -- scopes ------------------------------------------------------------------------------------------------------------
 
     async def open_scope(self, name: str, owner: str, coordinator: str | None) -> Scope | None:
-        """Record a scope if it is new, and return what is known of it. Raises IllegalOperation if it belongs to somebody else."""
+        """Record a scope if it is new, and return what is known of it. Raises IllegalOperation if it has another owner."""
         _check_names(name, owner)
         scope = self._scopes.get(name)
         if scope is None:
@@ -246,7 +246,7 @@ class Coordinator:
     # -- participants ------------------------------------------------------------------------------------------------------
 
     async def decisions(self, name: str, broker: str, finished: dict[str, dict[str, int]]) -> Decisions:
-        """A broker says what it has published, and is told what else to publish. Whatever is not named it can drop."""
+        """A broker reports what it has published and gets the chunks that are still to be published. It can drop all others."""
         scope = self._coordinated_here(name)
         noted = False
         for transaction, dropped in finished.items():

@@ -281,7 +281,7 @@ class Participant:
             await self._report_lost(scope, answer.decided)
 
     async def _report_lost(self, scope: Scope, decided: list[DecidedChunks]) -> None:
-        """Tell the coordinator of decided transactions of which nothing is here, so that nobody waits for them."""
+        """Report decided transactions without chunks here to the coordinator, so that it does not wait for them."""
         # Not by what was here when it was asked: a chunk that was staged meanwhile may be decided already.
         if all(self._staged.get(one.transaction) is not None for one in decided):
             return

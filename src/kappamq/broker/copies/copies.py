@@ -112,7 +112,7 @@ class Copies:
         )
 
     def _who(self) -> RangeQuestion:
-        """This broker, as it asks others for bytes of the log, and as it is asked."""
+        """This broker's identity in requests for bytes of the log, as the asking and as the answering side."""
         return RangeQuestion(
             cluster=self._broker.cluster,
             name=self._broker.name,

@@ -132,7 +132,7 @@ class Following:
 
     @property
     def speaks(self) -> str:
-        """The protocol, for operators; empty while nobody is followed."""
+        """The protocol, for operators; empty while this slave is not replicating."""
         return "apache" if self._classic is not None else "kappamq" if self._welcome is not None else ""
 
     @property
@@ -162,7 +162,7 @@ class Following:
             pause = min(longest, pause * 2)
 
     def _tell(self, level: int, why: str) -> None:
-        """The same problem is told once, until it is over."""
+        """Log a problem once until it is over."""
         if why != self._problem:
             self._problem = why
             log.log(level, "copies: this slave is not replicating: %s", why)
@@ -300,7 +300,7 @@ class Following:
     def _began(self, welcome: Welcome, place: str) -> None:
         self._welcome = welcome
         if self._problem is not None:
-            log.warning("copies: this slave is replicating from its master again")
+            log.info("copies: this slave is replicating from its master again")
         self._problem = None
         self._beginnings += 1
         self.heard_at = self._clock.liveness()
@@ -354,7 +354,7 @@ class Following:
     # -- reports -----------------------------------------------------------------------------------------------------------
 
     def _report(self) -> None:
-        """Say how far we are, if somebody waits for it, if much has come, or if it is time."""
+        """Report the end of our log, if a sender waits for it, if much has arrived, or if it is time."""
         welcome, marks = self._welcome, self._store.marks
         if welcome is None:
             return

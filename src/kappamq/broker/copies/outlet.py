@@ -19,7 +19,7 @@ class Outlet:
         self.groups: list[Group] = []  # none, or the Raft group that this broker belongs to
 
     def written(self, start: int, data: bytes | memoryview) -> None:
-        """A turn has written this to the log. Called for each turn, so it must cost nothing while nobody follows."""
+        """A turn has written this to the log. Called for each turn, so it must cost nothing without slaves."""
         if not self.followers:
             return
         kept = bytes(data)  # the kernel gets its buffer back, and connections may hold the bytes for long

@@ -1,4 +1,4 @@
-"""A connection to the port for copies on which somebody asks one thing and gets the answer: snapshots, or bytes of the log."""
+"""A connection to the port for copies with one request and its answer: snapshots, or bytes of the log."""
 
 from __future__ import annotations
 

@@ -94,8 +94,8 @@ class CopiesStatus:
             raise IllegalOperation(
                 "this broker is not in a Raft group: to make a slave the master, restart it with another role"
             )
-        await self._operations.transfer(request.header.member)
-        return request.reply()
+        leader = await self._operations.transfer(request.header.member)
+        return request.reply(body=leader.encode())
 
     async def change_members(self, request: Request[ChangeMembers]) -> Frame:
         """Answered when a majority has the new list, or the new address."""

@@ -190,7 +190,7 @@ class Delivery:
         self._waits.begin()
 
     def _note_filters(self) -> None:
-        """Conditions that consumers have brought while nobody here could note them."""
+        """Conditions that consumers have sent while this node could not record them."""
         for group in list(self._clients.consumers):
             for subscription in self._clients.live_subscriptions(group).values():
                 if subscription.expression_type == SQL92:

@@ -1,4 +1,4 @@
-"""Telling the name servers about us: everything at start and every so often, one topic or our role at once when it changes.
+"""Registration with the name servers: everything at start and at intervals, one topic or the role at once when it changes.
 
 Each name server has a task of its own: one that hangs does not delay the others. Each gets a beat every
 second, and was told to miss us after three: so a machine that is gone is out of the routes before its connections break.
@@ -209,7 +209,7 @@ class Registration:
             server.wake.set()
 
     def set_nameservers(self, addresses: Sequence[str]) -> None:
-        """Register with these from now on. Those we leave are told so; connections to the others stay."""
+        """Register with these from now on. Unregisters from the name servers that are no longer listed; connections to the others stay."""
         known = {server.address: server for server in self._servers}
         self._servers = [
             known.pop(address) if address in known else _NameServer(address, self._tls)
@@ -335,7 +335,7 @@ class Registration:
                 server.all_due = True
 
     async def _tell(self, server: _NameServer) -> None:
-        """Bring one name server up to date. It is told all first: it refuses a newcomer with one topic only."""
+        """Bring one name server up to date. It gets all topics first: it refuses a new broker with one topic only."""
         try:
             channel = await server.connect()
             self._address.learn(self.local_ip)

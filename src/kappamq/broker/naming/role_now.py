@@ -1,4 +1,4 @@
-"""What this node is in its group at the moment, as name servers are told it. Asked anew each time, since a role can change."""
+"""What this node is in its group at the moment, as it is registered with name servers. Read each time, since a role can change."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ class Filtering:
         return _AT_ONCE_CHARACTERS[TAG] < len(text) <= TAGS_CHARACTERS_MAX and text not in self._tags
 
     async def prepare(self, connection: Connection, subscription: SubscriptionData) -> None:
-        """Read a long expression without keeping others waiting. What is wrong with it is told when it is used."""
+        """Read a long expression without keeping others waiting. An error in it is reported when it is used."""
         text, is_sql = subscription.expression, subscription.expression_type == SQL92
         while (same := self._under_way.get((is_sql, text))) is not None:
             # A consumer pulls all its queues at once, with one expression. The pull that had it read may be gone before it was.

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from kappamq.cli.doctor.checks import Finding, bad, note, ok
 from kappamq.cli.shared.output import counted
+from kappamq.client.admin.standing import REMOVED, Standing, caution, standing
 from kappamq.config import properties
 from kappamq.config.shapes import CAUTION
 from kappamq.errors import KappaError, NotConnected, NotUnderstood, for_code
@@ -64,8 +65,29 @@ async def check_nameserver(nameserver: str, timeout: float, tls: ssl.SSLContext 
             ),
         ]
     found = [ok(what, f"answers and knows {counted(len(brokers), 'broker address')}"), *check_masters(brokers)]
+    members: dict[tuple[str, str], Standing] = {}
     for (name, broker_id), address in sorted(brokers.items())[:BROKERS_MAX]:
-        found += await check_broker(name, broker_id, address, nameserver, timeout, tls)
+        found += await check_broker(name, broker_id, address, nameserver, timeout, tls, members)
+    return found + check_groups(members)
+
+
+def check_groups(members: Mapping[tuple[str, str], Standing]) -> list[Finding]:
+    """Report Raft groups that cannot lose a voter, and brokers that run without being members. `members`: by group and address."""
+    found = []
+    for (group, _), leader in sorted(members.items()):
+        if not leader.leads:
+            continue
+        if (text := caution(leader.voters)) is not None:
+            found.append(note(f"group {group}", text, "add members, one at a time: `kappamq member add`"))
+        found += [
+            bad(
+                f"broker {group} ({other.member})",
+                f"{address} runs, but is no member of its group: it gets no new messages",
+                f"stop it, or take it in again: `kappamq member add {group} {other.member} HOST:PORT`",
+            )
+            for (name, address), other in sorted(members.items())
+            if name == group and leader.of(other.member) == REMOVED
+        ]
     return found
 
 
@@ -96,8 +118,15 @@ async def broker_addresses(channel: Channel, timeout: float) -> dict[tuple[str, 
 
 
 async def check_broker(
-    name: str, broker_id: int, address: str, nameserver: str, timeout: float, tls: ssl.SSLContext | None = None
+    name: str,
+    broker_id: int,
+    address: str,
+    nameserver: str,
+    timeout: float,
+    tls: ssl.SSLContext | None = None,
+    members: dict[tuple[str, str], Standing] | None = None,
 ) -> list[Finding]:
+    """`members`: what this broker says of its Raft group is put there, by name and address."""
     role = "master" if broker_id == 0 else f"slave {broker_id}"
     what = f"broker {name} ({role})"
     try:
@@ -121,6 +150,8 @@ async def check_broker(
     answers_as = settings.get("brokerName", name)
     if answers_as != name:
         return [bad(what, f"another broker, {answers_as}, answers at {address}", f"{_ADVERTISE}, each broker its own")]
+    if members is not None and (own := standing(about)) is not None:
+        members[name, address] = own
     own_words = check_own_words(what, about, settings)
     fast = await connect_failure(host, port - 2, timeout)
     if fast is not None:
@@ -166,7 +197,7 @@ def check_own_words(what: str, about: Mapping[str, str], settings: Mapping[str, 
             note(
                 what,
                 f"its event loop was blocked {counted(turns, 'time')} for more than 100 ms since its start, at most {longest} ms",
-                "its log names the slowest request and its peer if one was the cause; a busy machine or a slow disk can be it, too",
+                "its log names the slowest request, if a request was the cause; else the machine is busy or its disk slow",
             )
         )
     return found + check_copies(what, about) + check_wall_clock(what, about) + check_damage(what, about)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import itertools
 import json
+import re
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -21,11 +22,14 @@ from kappamq.cli.shared.exits import Exit
 # typer has either click's class or its own, depending on the version; BadParameter is always derived from it.
 UsageError: Any = typer.BadParameter.__mro__[1]
 
+_SENTENCE_END = re.compile(r"(?<=[a-z`)])\.\s+(?=[A-Z`])")
+
 ALSO: dict[tuple[str, str], tuple[str, ...]] = {
     ("broker", "transfer-leader"): ("transfer-leader",),
     ("broker", "replace"): ("member", "replace"),
 }
 """Other names of commands; `broker` alone starts one."""
+IN_FRONT = ("-o", "--output", "-n", "--nameserver")
 
 
 def wrong(what: str, why: object) -> typer.BadParameter:
@@ -53,6 +57,15 @@ def topic_name(given: str | None) -> str | None:
 class Family(TyperGroup):
     """A group of commands. An unknown command is answered with a list of the known ones."""
 
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """List the commands with the first sentence of each, in as many lines as it takes: click would cut it."""
+        rows = [
+            (name, _first_sentence(command.help or "")) for name, command in self.commands.items() if not command.hidden
+        ]
+        if rows:
+            with formatter.section("Commands"):
+                formatter.write_dl(rows)
+
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args and args[0][:1] != "-" and self.get_command(ctx, args[0]) is None:
             near = difflib.get_close_matches(args[0], self.commands, n=1)
@@ -62,6 +75,11 @@ class Family(TyperGroup):
                 ctx=ctx,
             )
         return super().resolve_command(ctx, args)
+
+
+def _first_sentence(text: str) -> str:
+    paragraph = " ".join(text.split("\n\n")[0].split())
+    return _SENTENCE_END.split(paragraph, maxsplit=1)[0].rstrip(".")
 
 
 class Commands(Family):
@@ -91,10 +109,12 @@ class Commands(Family):
         sys.exit(code if isinstance(code, int) else 0)
 
     def _output_behind(self, given: list[str]) -> list[str]:
-        """`-o json topic list` -> `topic list -o json`: accept the option in front of the command, too."""
-        if not given or not given[0].startswith(("-o", "--output")):
+        """`-o json topic list` -> `topic list -o json`: accept options of most commands in front of them, too."""
+        front = 0
+        while front < len(given) and given[front].startswith(IN_FRONT):
+            front += 2 if given[front] in IN_FRONT else 1
+        if not front:
             return given
-        front = 2 if given[0] in ("-o", "--output") else 1
         option, rest = given[:front], given[front:]
         command = self.commands.get(rest[0]) if rest else None
         if command is None:

@@ -8,11 +8,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
+from kappamq.client.admin.standing import Standing, standing
 from kappamq.client.core.core import ClientCore
 from kappamq.client.core.routes import MASTER_ID
 from kappamq.errors import BrokerNotFound, IllegalOperation, KappaError
 from kappamq.protocol.address import split
 from kappamq.protocol.bodies.body import Body
+from kappamq.protocol.bodies.copies import LeaderNow
 from kappamq.protocol.bodies.replicas import EpochCache, HaStatus
 from kappamq.protocol.bodies.topics import ClusterInfo, KVTable
 from kappamq.protocol.headers.admin import (
@@ -43,6 +45,9 @@ class Member:
     behind: int | None = None  # bytes of the log that a slave does not have yet
     in_sync: bool | None = None  # whether the master counts it as a copy
     problem: str | None = None  # why it did not answer
+    member: str | None = None  # its name in its Raft group, as in dLegerSelfId
+    standing: str | None = None  # in its Raft group: voter, learner or removed, by what the leader says
+    voters: tuple[str, ...] | None = None  # of its Raft group, if it leads it
 
     @property
     def role(self) -> str:
@@ -66,9 +71,11 @@ class Members(ABC):
         ]
         room = asyncio.Semaphore(ASKED_AT_ONCE)
 
+        leading: dict[str, Standing] = {}
+
         async def ask(member: Member) -> tuple[Member, HaStatus | None]:
             async with room:
-                return await _ask(core, member)
+                return await _ask(core, member, leading)
 
         answers = await asyncio.gather(*(ask(member) for member in known))
         masters = {member.group: (member, status) for member, status in answers if member.broker_id == MASTER_ID}
@@ -76,13 +83,15 @@ class Members(ABC):
         hosts = _hosts(member for member, _ in slaves)
         found = [master for master, _ in masters.values()]
         found += [_with_lag(slave, status, masters.get(slave.group), hosts) for slave, status in slaves]
+        found = [_with_standing(member, leading.get(member.group)) for member in found]
         return sorted(found, key=lambda member: (member.cluster, member.group, member.broker_id))
 
-    async def transfer_leader(self, group: str, member: str | None = None, timeout: float = 10.0) -> None:
+    async def transfer_leader(self, group: str, member: str | None = None, timeout: float = 10.0) -> LeaderNow:
         """Have another member of a Raft group lead: `member` by its id in dLegerPeers, else the one that has most of the log. Returns
-        when it does."""
+        when it does, and who that is; with empty fields if the broker does not say, as earlier versions."""
         core = self.start()
-        await core.ask(await self._leader(group), TransferLeader(member=member), timeout=timeout)
+        answer = await core.ask(await self._leader(group), TransferLeader(member=member), timeout=timeout)
+        return LeaderNow.decode(answer.body) if answer.body else LeaderNow()
 
     async def change_members(
         self, group: str, action: str, member: str, address: str | None = None, timeout: float = 10.0
@@ -108,7 +117,8 @@ class Members(ABC):
         return address
 
 
-async def _ask(core: ClientCore, member: Member) -> tuple[Member, HaStatus | None]:
+async def _ask(core: ClientCore, member: Member, leading: dict[str, Standing]) -> tuple[Member, HaStatus | None]:
+    """`leading`: what the leaders of Raft groups say is put there, by group."""
     try:
         table = KVTable.decode((await core.ask(member.address, GetBrokerRuntimeInfo())).body).table
     except KappaError as error:
@@ -116,12 +126,17 @@ async def _ask(core: ClientCore, member: Member) -> tuple[Member, HaStatus | Non
     status = await _told(core, member.address, GetHaStatus(), HaStatus)
     epochs = await _told(core, member.address, GetBrokerEpochs(), EpochCache)
     end = table.get("commitLogMaxOffset", "")
+    own = standing(table)
+    if own is not None and own.leads:
+        leading[member.group] = own
     return (
         replace(
             member,
             version=table.get("brokerVersionDesc"),
             term=(epochs.epochs[-1].epoch or None) if epochs is not None and epochs.epochs else None,  # 0: no elections
             log_end=int(end) if end.isdecimal() else None,
+            member=None if own is None else own.member,
+            voters=own.voters if own is not None and own.leads else None,
         ),
         status,
     )
@@ -133,6 +148,12 @@ async def _told(core: ClientCore, address: str, header: Header, kind: type[B]) -
         return kind.decode((await core.ask(address, header)).body)
     except KappaError:
         return None
+
+
+def _with_standing(member: Member, leader: Standing | None) -> Member:
+    if leader is None or member.member is None:
+        return member
+    return replace(member, standing=leader.of(member.member))
 
 
 def _hosts(slaves: Iterable[Member]) -> Mapping[tuple[str, str], int]:

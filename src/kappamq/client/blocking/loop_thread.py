@@ -130,6 +130,7 @@ class Blocking(Generic[C]):
         self.inner = inner
         self._process = os.getpid()
         self._home: LoopThread | None = None
+        self._closed_unused = False
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self.close()
@@ -146,6 +147,7 @@ class Blocking(Generic[C]):
 
     def _close(self, closing: Coroutine[Any, Any, None]) -> None:
         if self._home is None or self._process != os.getpid():
+            self._closed_unused = True
             closing.close()
             return
         if not self._home.is_here:  # `run` refuses that, and then it stays open
@@ -158,6 +160,8 @@ class Blocking(Generic[C]):
                 f"this {type(self).__name__} was created before os.fork(): create a new one in each process"
             )
         if self._home is None:
+            if self._closed_unused:
+                raise ClientClosed(f"this {type(self).__name__} is closed: create a new one, it cannot be restarted")
             self._home = loop_thread()
             _open.add(self)
         return self._home

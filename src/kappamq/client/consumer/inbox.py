@@ -64,6 +64,11 @@ class Inbox:
         return self._closed
 
     @property
+    def has_work(self) -> bool:
+        """Whether there is something to hand out, as far as one sees without looking closely."""
+        return bool(self._turns)
+
+    @property
     def is_wanted(self) -> bool:
         """Return whether a reader is waiting and a message is available, so that it is about to be taken."""
         return bool(self._turns) and bool(self._threads_waiting or self._tasks)

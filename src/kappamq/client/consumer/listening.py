@@ -99,7 +99,9 @@ class Listening:
         if is_asynchronous(self._listener):
             self._tasks = [asyncio.create_task(self._work_in_task()) for _ in range(self._count)]
             return
-        self._inbox.on_put, self._inbox.before_drop = self._expect, self._settle_all
+        self._inbox.before_drop = self._settle_all
+        if self._batch == 1 and not self._inbox.ordered:
+            self._inbox.on_put = self._expect
         for _ in range(self._count):
             self._add_thread()
         self._watching = asyncio.create_task(self._watch())
@@ -161,6 +163,7 @@ class Listening:
                 worker.hand = hand = Hand(delivery, whole=self._batch > 1)
                 self._process(worker, hand)
                 self._settle(hand)
+                worker.hand = None  # it would keep the messages of its answer
         finally:
             self._on_loop(self._thread_ended, worker)
 
@@ -251,9 +254,10 @@ class Listening:
             if begun is not None and begun[1] < late:
                 self._hand_on(hand)
                 self._settle(hand)
-        if len(self._inbox):
+        if self._inbox.has_work:
             self._inbox.wake_more()
-        if working or len(self._inbox):
+            working = True
+        if working:
             self._expect()
 
     async def _watch(self) -> None:
@@ -275,10 +279,9 @@ class Listening:
             return
         delivery = hand.one(begun[0])
         given_up = self._outcome.gives_up(delivery)
-        worker.replaced = True
         if given_up and not hand.give_up(begun):
-            worker.replaced = False  # it has come back
-            return
+            return  # it has come back
+        worker.replaced = True
         what_next = (
             f"it {self._outcome.forecast(delivery, EXPIRED)}" if given_up else "its queue is blocked until it returns"
         )

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 from kappamq.client.pulling.pulling import Wanted
 from kappamq.errors import ConfigError
 from kappamq.message import SqlFilter
 from kappamq.protocol.names import check_topic
 
+_SQL: Final = re.compile(r"[<>]|\s=|=\s|\s(and|or|between|in|is|like|not)\s", re.IGNORECASE)
+"""What a condition has, and no tag."""
 Topics = str | Iterable[str] | Mapping[str, Wanted]
 """One topic, several, or each with its filter: {"orders": "new || paid", "returns": sql("price > 100")}."""
 
@@ -37,5 +41,10 @@ def _checked(topic: str, wanted: Wanted) -> Wanted:
         raise ConfigError(
             f'the filter of {topic!r} must be tags such as "new || paid", or "*" for all, or sql("price > 100"); '
             f"got {wanted!r}"
+        )
+    if _SQL.search(wanted):
+        raise ConfigError(
+            f"the filter of {topic!r} is a list of tags, and {wanted!r} looks like SQL: no message would match it as a tag. "
+            f"For SQL: sql({wanted!r})"
         )
     return wanted.strip() or "*"

@@ -70,14 +70,18 @@ class AsyncProducer(Requesting):
         self._sends: Sends | None = None
 
     async def __aenter__(self) -> Self:
-        self.start()
+        self.running()
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    def start(self) -> ClientCore:
-        """Start without connecting yet; the first send does this as well."""
+    async def start(self) -> None:
+        """Start without connecting yet; the first send does this as well. End with `close`, or use `async with` instead of both."""
+        self.running()
+
+    def running(self) -> ClientCore:
+        """What it works with, made at the first call. Raises ClientClosed."""
         if self._closed:
             raise ClientClosed("this producer is closed: create a new one, it cannot be restarted")
         if self._core is None:
@@ -123,7 +127,7 @@ class AsyncProducer(Requesting):
             arguments.message(message)
         if key is not None or queue is not None or timeout is not None:
             check(key, queue, timeout)
-        core = self._core or self.start()
+        core = self._core or self.running()
         if _running_loop() is not core.loop:
             raise self._elsewhere()
         sends, limit = self._sends, self._limit_s if timeout is None else timeout
@@ -138,7 +142,7 @@ class AsyncProducer(Requesting):
             await pressure.take(size, limit)
             if self._closed:
                 pressure.give_back(size)
-                self.start()  # says so
+                self.running()  # says so
         sends.accept(entry)
         try:
             return await sent
@@ -163,7 +167,7 @@ class AsyncProducer(Requesting):
             arguments.message(message)
         if key is not None or queue is not None or timeout is not None:
             check(key, queue, timeout)
-        core = self._core or self.start()
+        core = self._core or self.running()
         if _running_loop() is not core.loop:
             raise self._elsewhere()
         pressure = self.sending.pressure
@@ -193,7 +197,7 @@ class AsyncProducer(Requesting):
 
     def accept(self, handed: deque[Handed], count: int) -> None:
         """Send so many messages that have been counted against their limits, and tell their sinks; on the loop of this producer."""
-        self.start()
+        self.running()
         sends, default = self._sends, self._limit_s
         assert sends is not None
         for _ in range(count):
@@ -229,7 +233,7 @@ class AsyncProducer(Requesting):
         deadline: float,
     ) -> SendResult:
         """Go on with one message after a first attempt that somebody else has made. `outcome`: the answer, or why there is none."""
-        core = self.start()
+        core = self.running()
         if isinstance(outcome, Frame):
             try:
                 return self.sending.answered(core, outgoing, attempt, outcome)[0]
@@ -269,7 +273,7 @@ class AsyncProducer(Requesting):
         listed = batching.listed(messages)
         if not listed:
             raise IllegalMessage("the batch has no messages")
-        core = self.start()
+        core = self.running()
         now_ms = core.clock.message_ms()
         ids = [self._next_id(now_ms) for _ in listed]
         outgoing = together(listed, ids, now_ms, self.config)
@@ -281,7 +285,7 @@ class AsyncProducer(Requesting):
         """Send a batch whose body is already encoded (`kappamq.native` encodes many at a time); see `send_batch`.
 
         Returns the position of its first message. The members must have ids of their own."""
-        core = self.start()
+        core = self.running()
         outgoing = encoded(topic, body, core.clock.message_ms(), self.config)
         return (await self.sending.deliver(core, outgoing, None, queue, timeout))[0]
 
@@ -294,7 +298,7 @@ class AsyncProducer(Requesting):
         timeout: float | None = None,
     ) -> None:
         """Send once without waiting for an answer: fast, but a lost message goes unnoticed."""
-        core = self.start()
+        core = self.running()
         now_ms = core.clock.message_ms()
         outgoing = single(message, self._next_id(now_ms), now_ms, self.config)
         chosen = key if key is not None else message.sharding_key or None
@@ -306,7 +310,7 @@ class AsyncProducer(Requesting):
         `sent`: what `send` returned, or its `recall_handle`. Returns the message id. Raises IllegalOperation if the message is
         already due or the handle is invalid, NoPermission if the broker does not allow it (RocketMQ's default), and as `send` does.
         """
-        core = self.start()
+        core = self.running()
         limit = self.config.send_timeout_ms / 1000 if timeout is None else timeout
         return await recalling.recall(core, self.group, sent, limit, self._tracer)
 
@@ -322,15 +326,15 @@ class AsyncProducer(Requesting):
 
     async def open_scope(self, name: str, owner: str, *, patience_s: float = PATIENCE_S) -> Scope:
         """Open a scope whose batches several processes write: one begins a batch, each stages its part, one decides."""
-        return await open_scope(self.start(), name, owner, patience_s=patience_s)
+        return await open_scope(self.running(), name, owner, patience_s=patience_s)
 
     async def check_masters(self, scope: str) -> None:
         """Raises NotConnected or NotSupported, which name the broker, where batch transactions are not possible now."""
-        await check_masters(self.start(), scope)
+        await check_masters(self.running(), scope)
 
     def stager(self, ticket: Ticket, *, partition: int = 0, attempt: int = 0, patience_s: float = PATIENCE_S) -> Stager:
         """Stages a part of a batch; only what the decision lists of it is published."""
-        core = self.start()
+        core = self.running()
         return Stager(
             core, self.config, ticket, self._next_id, partition=partition, attempt=attempt, patience_s=patience_s
         )
@@ -342,7 +346,7 @@ class AsyncProducer(Requesting):
     async def queues(self, topic: str) -> list[MessageQueue]:
         """Return the writable queues of `topic`."""
         arguments.text("topic", topic)
-        return list((await self.start().routes.find_for_sending(topic)).publish)
+        return list((await self.running().routes.find_for_sending(topic)).publish)
 
     async def _deliver(
         self,

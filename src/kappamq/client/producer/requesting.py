@@ -46,7 +46,7 @@ class Requesting(ABC):
     config: ClientConfig
 
     @abstractmethod
-    def start(self) -> ClientCore: ...
+    def running(self) -> ClientCore: ...
 
     @abstractmethod
     def _next_id(self, now_ms: int) -> str: ...
@@ -76,7 +76,7 @@ class Requesting(ABC):
         """
         arguments.message(message)
         arguments.seconds("timeout", timeout)
-        core = self.start()
+        core = self.running()
         limit = self.config.request_timeout_ms / 1000 if timeout is None else timeout
         correlation_id = str(uuid.uuid4())
         extra = {
@@ -120,7 +120,7 @@ class Requesting(ABC):
     ) -> SendResult:
         """Reply to a request. Raises IllegalMessage if it is not a request, BrokerError if the requester is gone."""
         arguments.expect("request", request, ReceivedMessage, "the ReceivedMessage that is answered")
-        core = self.start()
+        core = self.running()
         now_ms = core.clock.message_ms()
         message = Message(reply_topic_of(request), body, tags=tags, properties=properties or {})
         outgoing = single(

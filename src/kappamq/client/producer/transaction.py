@@ -150,13 +150,13 @@ class AsyncTransactionProducer(AsyncProducer):
         self._introducing: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
-        self.start()
+        self.running()
         if self._introducing is not None:
             await asyncio.wait([self._introducing], timeout=self.config.request_timeout_ms / 1000)
         return self
 
-    def start(self) -> ClientCore:
-        core = super().start()
+    def running(self) -> ClientCore:
+        core = super().running()
         if self._answering is None:
             self._answering = Answering(
                 self.group,
@@ -253,7 +253,7 @@ class AsyncTransactionProducer(AsyncProducer):
         timeout: float | None,
         check_after: float | None,
     ) -> SendResult:
-        core = self.start()
+        core = self.running()
         now_ms = core.clock.message_ms()
         message_id = self._next_id(now_ms)
         extra = {properties.TRANSACTION_PREPARED: "true", properties.PRODUCER_GROUP: self.group}
@@ -328,7 +328,7 @@ class AsyncTransactionProducer(AsyncProducer):
         """Tell the broker that holds the half message. Returns False if delivery is uncertain; raises TransactionFailed if refused."""
         self._known.end(result.message_id, decision)
         self._trace(message, result.message_id, decision, from_check=False)
-        core = self.start()
+        core = self.running()
         try:
             header = EndTransaction(
                 topic=message.topic,

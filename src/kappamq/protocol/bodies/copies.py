@@ -50,3 +50,11 @@ class BrokerEpochs(Body):
     broker_id: int = 0
     epochs: list[Epoch] = wire("epochList", default_factory=list)
     end: int = wire("maxOffset", default=0)
+
+
+class LeaderNow(Body):
+    """The answer to TRANSFER_LEADER: who leads the group from now on."""
+
+    member: str = ""
+    address: str = ""  # where clients reach it; empty if the former leader has not met it
+    term: int = 0

@@ -161,7 +161,7 @@ class SyncCopies:
 
 
 class Follower:
-    """The log is a copy of a master's: nobody sends here, and nobody sees what the master does not show."""
+    """The log is a copy of a master's: no client sends here, and consumers see only what the master shows."""
 
     name = "follower"
     in_turn = False
@@ -169,7 +169,7 @@ class Follower:
     waits_always = False
 
     def __init__(self, own: Mode, master: Callable[[], tuple[int, int]]) -> None:
-        """`master`: how far it shows its log, and how far nobody can take it back."""
+        """`master`: its `visible` and `confirmed` offsets."""
         self.needs_flush = own.needs_flush
         self._own = own
         self._master = master

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kappamq.protocol.bodies.copies import BrokerEpochs, HaStatus
+import pytest
+
+from kappamq.protocol.bodies.copies import BrokerEpochs, HaStatus, LeaderNow
 from kappamq.protocol.headers.admin import GetBrokerEpochs, GetHaStatus, TransferLeader
 from tests.broker.copies.members.test_group import members
 from tests.broker.running import run, speaking
@@ -18,13 +20,50 @@ def test_leadership_is_transferred(tmp_path: Path) -> None:
             target = next(name for name, broker in group.running.items() if broker is not leader)
             async with speaking(leader) as speaker:
                 wrong = await speaker.ask(TransferLeader(member="n9"))
-                assert "no other member" in (wrong.remark or "")
-                assert (await speaker.ask(TransferLeader(member=target))).code == 0
+                assert "n9 is no member of group" in (wrong.remark or "")
+                me = next(name for name, broker in group.running.items() if broker is leader)
+                again = await speaker.ask(TransferLeader(member=me))
+                assert f"{me} leads" in (again.remark or "")
+                answer = await speaker.ask(TransferLeader(member=target))
+                assert answer.code == 0
+                told = LeaderNow.decode(answer.body)
+                port = group.running[target].port
+                assert (told.member, told.address.rpartition(":")[2]) == (target, str(port))
+                assert told.term > 1
             await eventually_async(lambda: group.running[target].role.is_held, text="the other one leads")
             await eventually_async(lambda: not leader.role.is_held, text="the former one has stopped")
             async with speaking(leader) as speaker:
                 refused = await speaker.ask(TransferLeader())
                 assert "not the master" in (refused.remark or "")
+
+    run(test())
+
+
+def test_a_leader_that_makes_way_keeps_its_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All it has recorded is confirmed: loading 20,000 topics again would only hold up whoever reads there."""
+
+    async def test() -> None:
+        async with members(tmp_path) as group:
+            leader = await group.leader()
+            async with speaking(leader) as speaker:
+                assert (await speaker.send("tea", b"x")).code == 0
+            await group.agree()
+
+            def loads() -> None:
+                raise AssertionError("loaded again")
+
+            monkeypatch.setattr(leader.metadata, "reset", loads)
+            target = next(name for name, broker in group.running.items() if broker is not leader)
+            async with speaking(leader) as speaker:
+                assert (await speaker.ask(TransferLeader(member=target))).code == 0
+            await eventually_async(lambda: group.running[target].role.is_held, text="the other one leads")
+            await eventually_async(leader.metadata.is_trusted, text="the former one has stopped")
+            async with speaking(group.running[target]) as speaker:
+                assert (await speaker.send("milk", b"x")).code == 0
+            await group.agree()
+            await eventually_async(lambda: leader.topics.get("milk") is not None, text="it follows")
+            tables = [broker.topics.table for broker in group.running.values()]
+            assert tables == [tables[0]] * 3
 
     run(test())
 

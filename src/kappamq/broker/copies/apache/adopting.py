@@ -28,7 +28,7 @@ from kappamq.store.timer.entries import CHECKPOINT_BYTES, TimerCheckpoint
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A table: how it is asked for, and what the answer says in the form of a snapshot."""
+    """A table: its request, and the answer in the form of a snapshot."""
 
     header: Callable[[], Header]
     read: Callable[[bytes], dict[str, Any]]

@@ -61,7 +61,7 @@ class Forwarding:
             self._run(self._forward(master, news))
 
     def _news(self, now: float) -> list[tuple[str, str, int, int]]:
-        """What is to be told now: what was not told yet, then what was told longest ago."""
+        """The offsets to forward now: new ones first, then those that were forwarded longest ago."""
         fresh: list[tuple[str, str, int, int]] = []
         again: list[tuple[float, tuple[str, str, int, int]]] = []
         told: dict[tuple[str, str, int], tuple[int, float]] = {}

@@ -86,6 +86,11 @@ class MemberChanges:
 
     def _demand_free(self, name: str, place: str, node: Node) -> None:
         for other in node.members.all:
+            clients = self._group.ours().address if other == node.me else self._group.client_address(other)
+            if clients == place:
+                raise IllegalOperation(
+                    f"{place} is where clients reach {other.name}: give the port of copies, which is that of its broker + 1"
+                )
             if other.name != name and self._group.roster.place_of(other.name) == place:
                 raise IllegalOperation(f"{place} is the address of {other.name}: each member needs its own")
 

@@ -37,7 +37,7 @@ class Connections:
         self._hellos: dict[str, MemberHello] = {}
 
     def meet(self, places: Mapping[str, str]) -> None:
-        """Keep a connection to each of these members from now on, and to nobody else; nobody else is listened to."""
+        """Keep a connection to each of these members from now on; the connections of all others are closed."""
         for name, peer in list(self._peers.items()):
             if places.get(name) != peer.place:
                 del self._peers[name]
@@ -57,7 +57,7 @@ class Connections:
         return sorted(name for name, peer in self._peers.items() if peer.is_connected)
 
     def link(self) -> asyncio.Protocol:
-        """For each connection that is made to us. Members stay: nobody gets rid of them by connecting often enough."""
+        """For each connection that is made to us. Connections of members are never closed to make room for new ones."""
         if len(self._links) >= _LINKS_MAX:
             stranger = next((link for link in self._links if not link.is_greeted), None)
             if stranger is None:
@@ -90,7 +90,7 @@ class Connections:
         return self._hellos.get(name)
 
     def end(self) -> None:
-        """Nobody is spoken to any more."""
+        """Close all connections to members."""
         for peer in self._peers.values():
             peer.end()
         for link in list(self._links):

@@ -341,7 +341,7 @@ class Group:
             case RoleChanged():
                 self._role_changed(effect)
             case LeaderReady():
-                log.warning("raft: this broker leads group %s in term %d", self.config.group, effect.term)
+                log.info("raft: this broker leads group %s in term %d", self.config.group, effect.term)
                 self._follow_tables()  # what earlier leaders have recorded and nobody knew to be confirmed until now
                 self._role.lead(effect.term)
             case HoldAppends():

@@ -9,6 +9,7 @@ from kappamq.broker.copies.members.group import Group
 from kappamq.broker.sending.gate import not_master
 from kappamq.clock import Clock
 from kappamq.errors import IllegalOperation, RequestTimeout
+from kappamq.protocol.bodies.copies import LeaderNow
 from kappamq.raft import Refused
 from kappamq.store.message_store import MessageStore
 
@@ -22,15 +23,19 @@ class GroupOperations:
         self._store = store
         self._clock = clock
 
-    async def transfer(self, name: str | None) -> None:
-        """Have another member lead; returns when it does. Raises IllegalOperation, or RequestTimeout if it did not happen."""
+    async def transfer(self, name: str | None) -> LeaderNow:
+        """Have another member lead; returns when it does, and who. Raises IllegalOperation, or RequestTimeout if it did not happen."""
         group, node = self._group, self._group.node
         if node is None or node.leadership is None:
             raise not_master(group.client_address(node.leader if node is not None else None))
         others = {peer.member.name: peer for peer in node.leadership.peers.values()}
+        if name is not None and name == group.me:
+            raise IllegalOperation(
+                f"{name} leads {group.config.group} already; the others are {', '.join(sorted(others))}"
+            )
         if name is not None and name not in others:
             raise IllegalOperation(
-                f"{name} is no other member of group {group.config.group}: {', '.join(sorted(others))}"
+                f"{name} is no member of group {group.config.group}; those that can take over are {', '.join(sorted(others))}"
             )
         target = others[name] if name is not None else max(others.values(), key=lambda peer: peer.flushed, default=None)
         if target is None:
@@ -40,10 +45,11 @@ class GroupOperations:
         except Refused as error:
             raise IllegalOperation(str(error)) from None
         until = self._clock.liveness() + TRANSFER_S
-        while node.leadership is not None:
+        while node.leadership is not None or node.leader is None:
             if self._clock.liveness() > until:
                 raise RequestTimeout(f"{target.member} does not lead after {TRANSFER_S:g} s, this broker goes on")
             await asyncio.sleep(_LOOK_S)
+        return LeaderNow(node.leader.name, group.client_address(node.leader) or "", node.term)
 
     def replicas(self) -> list[tuple[str, int, bool]]:
         """The other members, if this one leads: (where their clients reach them, how much they have on disk, whether we can speak to

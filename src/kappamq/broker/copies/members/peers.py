@@ -246,7 +246,7 @@ def _end_when_dead(transport: asyncio.BaseTransport) -> None:
 
 
 def _forget(task: asyncio.Future[bytes | None]) -> None:
-    """What was being read for a connection that is gone; its error, if any, is nobody's."""
+    """Drop what was being read for a connection that is closed, and its error, if any."""
     if not task.cancelled():
         task.exception()
 

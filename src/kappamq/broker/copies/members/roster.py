@@ -29,7 +29,7 @@ class Roster:
         ] = {}  # not listed, and have come: where they are, and the term they know of
 
     def place_of(self, name: str) -> str | None:
-        """Where the copies of that member are reached. Where we are ourselves, nobody knows better."""
+        """Where the copies of that member are reached. Our own address comes from our own configuration."""
         ours = self._config.members.get(name)
         return ours if ours is not None and name == self._config.member else self._places.place(name) or ours
 

@@ -1,4 +1,4 @@
-"""Bytes of our log for another copy whose own are damaged: only what nobody can take back any more, and only if it is good here."""
+"""Gives bytes of this log to another copy whose own are damaged: only below `confirmed`, and only if they are good here."""
 
 from __future__ import annotations
 

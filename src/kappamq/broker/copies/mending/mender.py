@@ -90,7 +90,7 @@ class Mender:
             return await self._mend(start, stop)
 
     async def mend_at(self, log_offset: int) -> bool:
-        """Somebody cannot read what lies at `log_offset`: whether anything of that log file was damaged and is good now."""
+        """A reader failed at `log_offset`: return whether anything in that log file was damaged and is repaired now."""
         begin = log_offset - log_offset % self._store.config.segment_bytes
         if not self.has_copies or not self._store.log.min <= log_offset < self._store.marks.confirmed.offset:
             return False
@@ -138,7 +138,7 @@ class Mender:
             self._again_at = self._clock.liveness() + _AGAIN_S
 
     def _damage_of_file(self, begin: int) -> list[Damage]:
-        """Worker: what is damaged in one file of the log, below what nobody can take back."""
+        """Worker: the damage in one file of the log, below `confirmed`."""
         store = self._store
         stop = min(begin + store.config.segment_bytes, store.marks.confirmed.offset)
         reader = self._reader()

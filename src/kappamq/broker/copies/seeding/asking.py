@@ -203,7 +203,7 @@ class Seeding:
             lock.release()
 
     def _save_member(self, offer: Offer) -> None:
-        """A member of a Raft group is a new one: it joins as a learner, and nobody counts on what it has once promised."""
+        """A member of a Raft group is a new one: it joins as a learner, and its former promises do not count."""
         if not self._config.is_raft:
             return
         assert self._config.member is not None

@@ -29,7 +29,7 @@ _LINKS_MAX: Final = 16
 
 
 class Leader(Protocol):
-    """What is asked of the node, which leads or does not."""
+    """The part of the Raft node that seeding needs; the node may lead or not."""
 
     @property
     def group_id(self) -> str:

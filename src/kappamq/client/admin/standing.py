@@ -1,0 +1,53 @@
+"""Who is what in a Raft group, as its brokers tell in their runtime information: one view for all commands."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+VOTER: Final = "voter"
+LEARNER: Final = "learner"
+REMOVED: Final = "removed"
+SAFE_VOTERS: Final = 3
+"""With fewer voters the loss of one stops the group."""
+_LEADER: Final = "leader"
+_NAME: Final = re.compile(r"'([^'#]+)[^']*'")  # ['n0', 'n1#2']: without the incarnation
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What one member says of itself and of its group."""
+
+    member: str
+    leads: bool
+    voters: tuple[str, ...]
+    learners: tuple[str, ...]
+
+    def of(self, member: str) -> str:
+        """What another one is to this one, which is to be the leader."""
+        return VOTER if member in self.voters else LEARNER if member in self.learners else REMOVED
+
+
+def standing(table: Mapping[str, str]) -> Standing | None:
+    """None if that broker belongs to no Raft group."""
+    member = table.get("kappamqRaftMember")
+    if not member:
+        return None
+    return Standing(
+        member.partition("#")[0],
+        table.get("kappamqRaftRole") == _LEADER,
+        tuple(_NAME.findall(table.get("kappamqRaftVoters", ""))),
+        tuple(_NAME.findall(table.get("kappamqRaftLearners", ""))),
+    )
+
+
+def caution(voters: tuple[str, ...] | list[str]) -> str | None:
+    """What is to be said of a group with so few voters; None if it survives the loss of one."""
+    if len(voters) >= SAFE_VOTERS:
+        return None
+    names = ", ".join(voters)
+    if len(voters) == 1:
+        return f"1 voter ({names}): its loss stops the group, and there is no other copy that counts"
+    return f"{len(voters)} voters ({names}): the loss of one stops the group"
