@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,11 +20,6 @@ READY_S_MAX = 120.0
 NAME = "broker-a"
 APACHE, KAPPAMQ = f"Apache {jars.SERVER.version}", "KappaMQ"
 KINDS = (APACHE, KAPPAMQ)
-# Both wait for the slave; by default Apache's does not.
-SYNC_MASTER: dict[str, Mapping[str, object]] = {
-    APACHE: {"brokerRole": "SYNC_MASTER", "inSyncReplicas": 2, "totalReplicas": 2},
-    KAPPAMQ: {"brokerRole": "SYNC_MASTER", "inSyncReplicas": 2},
-}
 # A gigabyte of heap is plenty for these loads. One core for the broker: the serial collector is the cheapest there
 # (tried against G1, which is what its start script chooses for 8 GiB).
 HEAP_MB = 1024
@@ -34,12 +29,10 @@ JVM = ("-XX:+UseSerialGC", "-XX:MaxDirectMemorySize=1g")
 class Peer:
     """A running name server and broker of one kind. Both have the same settings: RocketMQ's defaults, async flush."""
 
-    def __init__(self, kind: str, home: Path, *, copied: bool = False) -> None:
-        """`copied`: with a slave beside the load, that has every message before it is acknowledged."""
-        self.kind, self.home, self.copied = kind, home, copied
+    def __init__(self, kind: str, home: Path) -> None:
+        self.kind, self.home = kind, home
         self.nameserver = self.address = ""
         self.broker: Child
-        self.slave: Child | None = None
         self.ready_s = 0.0
 
     @contextmanager
@@ -50,13 +43,9 @@ class Peer:
             self.broker = self._start_broker()
             try:
                 self._wait_until_ready()
-                if self.copied:
-                    self.slave = self._start_slave()
                 yield self
             finally:
                 self.broker.kill()
-                if self.slave is not None:
-                    self.slave.kill()
 
     def _wait_until_ready(self) -> None:
         while not routed(self.nameserver, "TBW102", self.address):
@@ -90,20 +79,11 @@ class Peer:
         return child
 
     def _start_broker(self) -> Child:
-        port = free_port(-2, 1)
-        self.address = f"127.0.0.1:{port}"
-        return self._started(port, "broker", SYNC_MASTER[self.kind] if self.copied else {}, BROKER_CORE)
-
-    def _start_slave(self) -> Child:
-        master = int(self.address.rpartition(":")[2])
-        role = {"brokerRole": "SLAVE", "brokerId": 1, "haMasterAddress": f"127.0.0.1:{master + 1}"}
-        return self._started(free_port(-2, 1), "slave", role, LOAD_CORE)
-
-    def _started(self, port: int, folder: str, role: Mapping[str, object], cores: set[int]) -> Child:
-        home = self.home / folder
+        home, port = self.home / "broker", free_port(-2, 1)
         home.mkdir(parents=True, exist_ok=True)
+        self.address = f"127.0.0.1:{port}"
         conf = home / "broker.conf"
-        properties: dict[str, object] = {
+        properties = {
             "brokerClusterName": "DefaultCluster",
             "brokerName": NAME,
             "brokerIP1": "127.0.0.1",
@@ -111,14 +91,15 @@ class Peer:
             "namesrvAddr": self.nameserver,
             "storePathRootDir": home / "store",
             "enablePropertyFilter": "true",  # else Apache refuses SQL92
-            **role,
         }
         conf.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
         if self.kind == KAPPAMQ:
-            return Child([sys.executable, "-m", "kappamq", "broker", "--json", "-c", str(conf)], home, cores=cores)
+            return Child(
+                [sys.executable, "-m", "kappamq", "broker", "--json", "-c", str(conf)], home, cores=BROKER_CORE
+            )
         main = "org.apache.rocketmq.broker.BrokerStartup"
         command = java_command(jars.SERVER, home, main, heap_mb=HEAP_MB, options=JVM)
-        return Child([*command, "-c", str(conf)], home, cores=cores, env={"ROCKETMQ_HOME": str(home)})
+        return Child([*command, "-c", str(conf)], home, cores=BROKER_CORE, env={"ROCKETMQ_HOME": str(home)})
 
     def pause(self) -> None:
         """Both brokers have the same core: the one that is not measured must not take anything from it."""

@@ -387,7 +387,7 @@ async def test_a_coroutine_that_has_begun_is_cancelled_as_a_task_is_and_may_go_o
     async def listen(message: ReceivedMessage) -> object:
         try:
             async with asyncio.timeout(0.01):
-                await asyncio.sleep(30)
+                await asyncio.sleep(30)  # never waited out: cancelled by the limit
         except TimeoutError:
             await asyncio.sleep(0)
             return Redeliver(level=7)
