@@ -17,8 +17,8 @@ from kappamq.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 
-_REST: Final = 3.0
-"""After each step it rests so many times as long as that took: whoever has many timers to enter is in no hurry."""
+_REST: Final = 1.0
+"""After each step it rests so many times as long as that took."""
 
 
 class TimerFollower:
