@@ -384,10 +384,8 @@ class Group:
         return raft_messages.encode(append.ending(end), data)
 
     def _write(self, effect: Write) -> None:
-        node, log_end = self.node, self._store.log.end
-        assert node is not None
         # Terms come first, so that no bytes of a term are there that do not say so. But several terms and no log say that a log was lost.
-        begins = log_end <= node.log.terms.base.start
+        begins = self._store.log.end == self._store.log.min
         if effect.records and not begins:
             self._save_terms()
         if self._store.log.is_cramped_behind(effect.end):
@@ -429,10 +427,8 @@ class Group:
         try:
             async with self._upkeep.files_at_rest():
                 self._next_file.finish()
-                log.warning(
-                    "raft: the log is cut from %d to %d: the records behind were never confirmed",
-                    *(self._store.log.end, effect.offset),
-                )
+                end = self._store.log.end
+                log.warning("raft: the log is cut from %d to %d, to what the leader has, too", end, effect.offset)
                 self._writer.cut(effect.offset)
                 self._save_terms()
         except Exception as error:
