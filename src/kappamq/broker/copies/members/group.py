@@ -384,7 +384,11 @@ class Group:
         return raft_messages.encode(append.ending(end), data)
 
     def _write(self, effect: Write) -> None:
-        if effect.records:
+        node, log_end = self.node, self._store.log.end
+        assert node is not None
+        # Terms come first, so that no bytes of a term are there that do not say so. But several terms and no log say that a log was lost.
+        begins = log_end <= node.log.terms.base.start
+        if effect.records and not begins:
             self._save_terms()
         if self._store.log.is_cramped_behind(effect.end):
             self._next_file.finish()
@@ -397,6 +401,8 @@ class Group:
             at = end
         if at != effect.end:
             raise StoreError(f"what the leader has sent was to end at {effect.end} and ends at {at}")
+        if effect.records and begins:
+            self._save_terms()
 
     def _append_record(self, effect: AppendRecord) -> None:
         """The first record of our term, or a change of members."""
