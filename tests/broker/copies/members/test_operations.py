@@ -10,6 +10,7 @@ from kappamq.protocol.bodies.copies import BrokerEpochs, HaStatus, LeaderNow
 from kappamq.protocol.headers.admin import GetBrokerEpochs, GetHaStatus, TransferLeader
 from tests.broker.copies.members.test_group import members
 from tests.broker.running import run, speaking
+from tests.broker.transacting import COMMIT, producing
 from tests.waiting import eventually_async
 
 
@@ -83,5 +84,34 @@ def test_members_and_terms_are_told(tmp_path: Path) -> None:
                 await eventually_async(in_sync, text="both others are in sync")
                 epochs = BrokerEpochs.decode((await speaker.ask(GetBrokerEpochs())).body)
                 assert leader.node_role.version in [epoch.epoch for epoch in epochs.epochs]
+
+    run(test())
+
+
+def test_a_new_leader_goes_on_with_what_it_has_read_along(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with members(tmp_path) as group:
+            leader = await group.leader()
+            name, target = next((name, broker) for name, broker in group.running.items() if broker is not leader)
+            async with speaking(leader) as speaker, producing(leader) as producer:
+                for number in range(5):
+                    later = f"UNIQ_KEY\x01L{number}\x02TIMER_DELAY_SEC\x013600\x02"
+                    assert (await speaker.send("tea", b"x", properties=later)).code == 0
+                begun = await producer.begin("tea", b"half")
+                await group.agree()
+                timers, halves = target.timer_follower, target.half_follower
+                await eventually_async(lambda: timers._book is not None and not timers._is_behind(), text="timers")
+                await eventually_async(lambda: halves._fold is not None and not halves._fold.is_behind, text="halves")
+                assert len(halves._fold.halves) == 1
+                assert (await speaker.ask(TransferLeader(member=name))).code == 0
+            await eventually_async(lambda: target.role.is_held, text="the other one leads")
+            assert timers._book is None, "the files are the role's now"
+            counts = target.delivery_tables.timer_metrics.counts
+            await eventually_async(lambda: counts == {"tea": 5}, text="it has counted what waits")
+            assert target.delivery.timers.entered == 0, "all were in the files"
+            assert target.delivery.timers.behind == 0
+            async with producing(target) as producer, speaking(target) as speaker:
+                assert (await producer.end(begun, COMMIT)).code == 0
+                assert [record.body for record in await speaker.read("tea")] == [b"half"]
 
     run(test())
