@@ -35,6 +35,7 @@ def held(nameserver: str, topic: str, count: int) -> dict[str, float]:
     options = {
         "pull_batch": 512,
         "cached_messages_max": count,
+        "cached_all_max": 2 * count,
         "consume_span_max": 4 * count,
         "cached_bytes_max": 1 << 34,
     }

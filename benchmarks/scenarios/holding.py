@@ -16,6 +16,8 @@ HERE = Path(__file__).resolve().parents[2]
 TIMEOUT_S = 120.0
 BODIES = (100, 1000)
 BATCH = 500
+PULLS_HELD = 8
+"""So many times the usual: a pull that finds nothing is held for 15 s, and all are asked again then."""
 TIMES_ITS_BYTES, MORE_BYTES = 1.3, 200
 """What a message that waits may take: so many times the bytes of its record, and so many bytes more."""
 
@@ -26,7 +28,9 @@ def run(bench: Bench) -> list[Figure]:
     figures: list[Figure] = []
     with bench.nameserver() as names, bench.broker(names), Admin(names) as admin:
         admin.create_topic("idle", queues=queues)
-        busy = [_take("idle", names, "idle", bench.size.idle_s)["busy"] * 100 for _ in range(bench.size.runs)]
+        busy = [
+            _take("idle", names, "idle", PULLS_HELD * bench.size.idle_s)["busy"] * 100 for _ in range(bench.size.runs)
+        ]
         what = f"client with {queues:,} idle queues, CPU"
         figures.append(Figure.median("holding", what, busy, "% of a core", at_most=1.0))
         for body in BODIES:

@@ -9,15 +9,17 @@ import pytest
 
 from benchmarks.servers import nameserver
 from tests.chaos import failover
+from tests.chaos.backlog import Backlog
 from tests.chaos.failover import quantile
 
 
 @pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_a_killed_leader_is_replaced_and_nothing_is_lost(tmp_path: Path) -> None:
+@pytest.mark.parametrize("backlog", [None, Backlog(80, 500, 2000)], ids=["empty", "full"])
+def test_a_killed_leader_is_replaced_and_nothing_is_lost(tmp_path: Path, backlog: Backlog | None) -> None:
     with nameserver(tmp_path / "names") as names:
-        summary = asyncio.run(failover.run(tmp_path, names, 1, 4711, life_s=(0.5, 0.5)))
+        summary = asyncio.run(failover.run(tmp_path, names, 1, 4711, life_s=(0.5, 0.5), backlog=backlog))
     assert summary.wrong == []
     assert 1 <= len(summary.rounds) <= 2
     assert all(one.gap_s > 0 and one.elected_s > 0 for one in summary.rounds)

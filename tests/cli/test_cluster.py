@@ -9,6 +9,7 @@ import pytest
 
 from kappamq.broker.naming.registration import Registration
 from kappamq.broker.naming.role_now import FixedRole
+from kappamq.cli import cluster as cluster_command
 from kappamq.local import Local, LocalThread
 from tests.cli.conftest import run_kappamq, small_local
 from tests.waiting import eventually
@@ -86,3 +87,15 @@ def test_wrong_names_and_addresses(kappamq: Any, arguments: tuple[str, ...], cod
     ran = kappamq(*arguments, "-o", "json")
     assert ran.exit_code == code, ran
     assert text in ran.problem["error"]
+
+
+def test_members_are_named_and_others_numbered() -> None:
+    member, broker = {"member": "n1", "id": 0}, {"member": None, "id": 0}
+    assert [
+        ("id" in shown, "member" in shown) for shown in map(cluster_command._columns, ([member], [broker], []))
+    ] == [
+        (False, True),
+        (True, False),
+        (True, False),
+    ]
+    assert {"id", "member"} <= set(cluster_command._columns([member, broker]))

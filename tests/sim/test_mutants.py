@@ -15,7 +15,7 @@ from kappamq.sim.running import failure, failures
 from tests.dialogue import Script
 from tests.raft import group
 
-BEGIN_AT = {"changes-at-once": 130, "cut-leaves-tail": 70}
+BEGIN_AT = {"changes-at-once": 130, "cut-leaves-tail": 70, "old-reports": 190}
 HISTORIES_MAX = 120
 # Needs a flush that takes longer than a cut and all that is written after it: more histories than a test run has time for.
 BY_SCRIPT = {"old-flush"}

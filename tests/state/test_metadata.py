@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from kappamq.broker.sending.gate import DISK_FULL
-from kappamq.errors import KappaError, NotAvailable, NotMaster, StoreError
+from kappamq.errors import KappaError, NotAvailable, NotMaster, StoreError, StoreReadOnly
 from kappamq.protocol.bodies.clients import SubscriptionGroupConfig
 from kappamq.protocol.bodies.topics import TopicConfig
 from kappamq.state import metadata as module
@@ -417,6 +417,42 @@ def test_tables_that_are_not_to_be_trusted_are_neither_changed_nor_saved_until_t
     node.metadata.reset()
     node.metadata.load()
     assert "topics.json" in node.save()
+    node.close()
+
+
+def test_tables_of_which_all_was_confirmed_need_not_be_loaded_again(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    node.topics.update(TopicConfig("tea", 4, 4, 6))
+    node.flush()
+    node.metadata.distrust()
+    node.metadata.distrust()
+    assert node.metadata.trust_again()
+    assert node.metadata.follow() == [], "its own changes are not applied twice"
+    node.topics.update(TopicConfig("milk", 4, 4, 6))
+    node.metadata.distrust()
+    node.flush()  # confirmed by another leader, and so perhaps something else
+    node.metadata.distrust()
+    assert not node.metadata.trust_again()
+    node.metadata.reset()
+    node.metadata.load()
+    assert node.metadata.is_trusted()
+    node.close()
+
+
+def test_what_the_log_did_not_take_is_not_kept_by_a_former_leader(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = Node(tmp_path)
+
+    def full(*_arguments: object) -> int:
+        raise StoreReadOnly("no room")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(node.metadata, "_append", full)
+        node.metadata.commit("offsets", [["t", "g", {"0": 5}]], anyway=True)
+    node.flush()
+    node.metadata.distrust()
+    assert not node.metadata.trust_again()
     node.close()
 
 

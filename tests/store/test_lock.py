@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import subprocess
@@ -12,7 +13,7 @@ import pytest
 
 from kappamq.errors import StoreError, StoreLocked
 from kappamq.store.files import Files
-from kappamq.store.lock import AbortFile, StoreLock
+from kappamq.store.lock import AbortFile, StoreLock, unusable
 from tests.store.stores import BOOT, config, make, opened
 
 # What FileChannel.tryLock(0, 1, false) does, spelled out without our code: a POSIX record lock on one byte.
@@ -179,3 +180,13 @@ def test_a_log_of_dledger_is_refused_with_what_to_do(tmp_path: Path) -> None:
     shutil.move(tmp_path / "dledger-n0", tmp_path / "aside")
     with opened(config(tmp_path)):
         pass
+
+
+def test_why_a_directory_cannot_be_used_is_told_by_cause(tmp_path: Path) -> None:
+    def told(number: int) -> str:
+        return str(unusable(tmp_path, OSError(number, os.strerror(number), "/data")))
+
+    assert told(errno.ENOENT) == "/data cannot be created (No such file or directory): choose another data directory"
+    assert told(errno.EROFS) == "/data is on a read-only file system: choose another data directory"
+    assert "check owner and rights" in told(errno.EACCES)
+    assert "the disk is full" in told(errno.ENOSPC)

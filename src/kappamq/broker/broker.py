@@ -338,6 +338,10 @@ class Broker:
     async def _end_leading(self) -> None:
         """Another member leads, or none. What our tables have that is not confirmed is not true any more."""
         await self.role.end(0)
+        if self.metadata.trust_again():
+            for change in self.metadata.follow():  # what the other leader has recorded meanwhile
+                self.tables.followed(*change)
+            return
         async with self.upkeep.files_at_rest():  # a topic may be forgotten, and snapshots are read
             answered = self.offsets.answered()
             self.metadata.reset()

@@ -24,7 +24,7 @@ def bench(
     topic: Annotated[str, typer.Option(help="Created if it does not exist.", callback=topic_name)] = "kappamq_bench",
     messages: Annotated[int, typer.Option(min=1, max=100_000_000, help="How many to send.")] = 20_000,
     size: Annotated[int, typer.Option(min=1, max=4 << 20, help="Bytes in a body.")] = 100,
-    connections: Annotated[int, typer.Option(min=1, max=1000)] = 4,
+    connections: Annotated[int, typer.Option(min=1, max=1000, help="How many connections to send on.")] = 4,
     inflight: Annotated[int, typer.Option(min=1, max=10_000, help="Requests in flight per connection.")] = 16,
     batch: Annotated[int, typer.Option(min=1, max=10_000, help="Messages per request.")] = 1,
     consume: Annotated[bool, typer.Option(help="Read them back as well.")] = True,

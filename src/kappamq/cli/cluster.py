@@ -61,7 +61,8 @@ def cluster(
     out = Output(output)
     if not follow:
         found = cluster.ask(timeout, lambda admin: admin.members())
-        out.table("", COLUMNS, _rows(found, text=not out.json))
+        rows = _rows(found, text=not out.json)
+        out.table("", _columns(rows), rows)
         _note_problems(out, found)
         return
     try:
@@ -212,13 +213,21 @@ async def _follow(admin: AsyncAdmin, out: Output, interval: float, count: int | 
             except KappaError as error:  # it may come back, and then this goes on
                 found, problem = [], str(error)
             at = time.strftime("%H:%M:%S")
-            show(f"{at}  {problem}", COLUMNS, [{"time": at, **row} for row in _rows(found, text=not out.json)])
+            rows = [{"time": at, **row} for row in _rows(found, text=not out.json)]
+            show(f"{at}  {problem}", _columns(rows), rows)
             if problem and out.json:
                 out.warn(problem)
             looks += 1
             if looks == count:
                 return
             await asyncio.sleep(interval)
+
+
+def _columns(rows: list[dict[str, Any]]) -> list[str]:
+    """Members of Raft groups are known by their names: their ids move with the leadership. Others have ids alone."""
+    named = [row["member"] is not None for row in rows]
+    hidden = "member" if not any(named) else "id" if all(named) else None
+    return [name for name in COLUMNS if name != hidden]
 
 
 def _rows(members: list[Member], *, text: bool) -> list[dict[str, Any]]:

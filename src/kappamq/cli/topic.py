@@ -138,9 +138,7 @@ def update(
     permission: PermissionOption = None,
     order: Annotated[
         bool | None,
-        typer.Option(
-            "--order/--no-order", help="Mark it as an ordered topic, or not.", show_default=False
-        ),
+        typer.Option("--order/--no-order", help="Mark it as an ordered topic, or not.", show_default=False),
     ] = None,
     yes: Annotated[
         bool, typer.Option("--yes", "-y", help="On a terminal: do not ask when queues with messages are removed.")

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Final
 from kappamq.errors import ConfigError, KappaError
 from kappamq.spark import gateway, java
 from kappamq.spark.failures import our_error, sentence
-from kappamq.spark.java import INSTALL
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,6 +27,7 @@ NEEDED: Final = ("pyspark", "pyarrow", "numpy")
 """Required packages, on the driver as on executors."""
 PROGRAMS: Final = ("bash", "dirname")
 """Programs that Spark's start scripts need on the PATH."""
+INSTALL: Final = java.INSTALL
 LOCAL: Final = "local[*]"
 PYSPARK_OLDEST: Final = (4, 2)
 JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"

@@ -111,6 +111,8 @@ class Metadata:
         ] = {}  # by file: the stamp that it was loaded with; it may come before the log it reflects
         self._life = 0  # of the tables: another one from each `distrust` on
         self._is_distrusted = False
+        self._is_for_good = False  # when that began, all that the tables had applied was confirmed
+        self._unrecorded = False  # a change was applied that the log did not take
 
     def add(self, table: Table) -> None:
         self._tables.append(table)
@@ -153,6 +155,7 @@ class Metadata:
             except KappaError as error:
                 if not anyway:
                     raise
+                self._unrecorded = True
                 log.info("could not record a change in the log (%s), the snapshot will have it: %s", kind, error)
         self._apply(table, kind, change, now)
         return end
@@ -192,8 +195,20 @@ class Metadata:
         """This node led, and does not any more: its log may lose records that the tables have applied. From now on nothing is
         applied on top of that and no snapshot made of it, until `reset` and `load` have given what the log says then. What was
         collected before is not saved either: the log that passes its stamp may be another one."""
+        if not self._is_distrusted:
+            applied = max(self._changed_to.values(), default=0)
+            # What is confirmed later, under another leader, may be something else: only what is so now counts.
+            self._is_for_good = not self._unrecorded and applied <= self._store.marks.confirmed.offset
+            self._at = self._store.queue_state(TOPIC, 0).end  # its own changes; what comes is the other leader's
         self._is_distrusted = True
         self._life += 1
+
+    def trust_again(self) -> bool:
+        """Whether all that the tables had applied when this node ceased to lead was confirmed then: nothing of it can be lost, and
+        they need not be loaded again."""
+        if self._is_distrusted and self._is_for_good:
+            self._is_distrusted = False
+        return not self._is_distrusted
 
     def is_trusted(self) -> bool:
         """Whether the tables are what the log says."""
@@ -215,7 +230,7 @@ class Metadata:
         `fit` then takes back what tables know of messages that the log has lost. What that changes is recorded at the end, and
         from then on every change is. `filling`: snapshots may be ahead of the log, which is still to come; of it they have what
         lies below their stamps. After an error nothing is changed or saved until this has succeeded."""
-        self._is_distrusted = False
+        self._is_distrusted = self._unrecorded = False
         try:
             return self._load(fit, filling)
         except BaseException:

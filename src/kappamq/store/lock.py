@@ -168,6 +168,10 @@ def unusable(root: Path, error: OSError) -> StoreError:
     place = error.filename or root
     if error.errno == errno.ENOSPC:
         return DiskFull(f"{place} cannot be made: the disk is full. Free some space, or use another data directory")
+    if error.errno == errno.ENOENT:
+        return StoreError(f"{place} cannot be created ({error.strerror}): choose another data directory")
+    if error.errno == errno.EROFS:
+        return StoreError(f"{place} is on a read-only file system: choose another data directory")
     return StoreError(
         f"{place} cannot be used: {error.strerror or error}. The broker needs a data directory that it may read and write, "
         f"with nothing in it but its own files: check owner and rights, move away what is not ours, or choose another one"

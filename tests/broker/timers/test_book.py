@@ -15,6 +15,7 @@ from kappamq.broker.timers.progress import FOREVER, Late, TimerProgress
 from kappamq.broker.timers.upcoming import Timer, Upcoming
 from kappamq.errors import StoreDamaged
 from kappamq.protocol.names import TIMER_TOPIC
+from kappamq.protocol.records.tags import java_hash
 from kappamq.store.files import Files
 from kappamq.store.message_store import MessageStore
 from kappamq.store.timer.entries import CANCEL, PLAIN, ROLL, ROLL_MS, TimerCheckpoint
@@ -175,7 +176,7 @@ def test_records_that_are_no_timers(tmp_path: Path, caplog: pytest.LogCaptureFix
         it.store.kernel.append(TIMER_TOPIC, 0, 0, 0, T, BORN, 0, 0, b"x", b"KEYS\x01k\x02", T)
         it.park(1500)
         assert (it.enter().queue_offset, len(it.load()[0])) == (2, 1)
-        assert "is no timer" in caplog.text
+        assert "is not a timer" in caplog.text
 
 
 def as_java(root: Path, checkpoint: TimerCheckpoint) -> None:
@@ -231,3 +232,17 @@ def test_what_is_needed(tmp_path: Path) -> None:
         it.progress.apply("timer", {"due": [T + 9 * ROLL_MS, 0]})
         assert it.book.needed_from(it.progress, 999) == (999, 4)
         it.book.forget_below(0)
+
+
+def test_what_waits_is_counted_by_topic(tmp_path: Path) -> None:
+    with bench(tmp_path) as it:
+        it.book.open(it.progress)
+        first = it.park(1000)
+        for due, topic in ((2000, "tea"), (3000, "milk"), (4000, "tea"), (5000, "gone")):
+            it.park(due, topic=topic)
+        it.park(5450, TIMER_DEL_UNIQKEY="tea+u")
+        it.enter()
+        it.progress.apply("timer", {"due": [T + 1000, first]})
+        names, end = {java_hash(name): name for name in ("tea", "milk")}, it.book.files.checkpoint.log_position
+        assert it.book.count(0, end, names, it.progress) == ({"tea": 2, "milk": 1}, end)
+        assert it.book.count(end, end, names, it.progress) == ({}, None)

@@ -12,14 +12,22 @@ from kappamq.broker.timers.book import TimerBook
 from kappamq.broker.timers.follower import TimerFollower
 from kappamq.broker.upkeep.jobs import Jobs
 from kappamq.store.log.clock_steps import ClockStep, ClockSteps
+from kappamq.store.timer.entries import ROLL_MS
 from tests.broker.timers.test_book import Bench, T, bench
 
 
 class Following:
     def __init__(self, it: Bench, *, may_lead: bool = True) -> None:
         self.it, self.jobs, self.books, self.is_trusted = it, Jobs(), 0, True
+        self.now_ms = T
         self.follower = TimerFollower(
-            it.store, self._book, it.progress, lambda: T, self.jobs.run, lambda: self.is_trusted, may_lead=may_lead
+            it.store,
+            self._book,
+            it.progress,
+            lambda: self.now_ms,
+            self.jobs.run,
+            lambda: self.is_trusted,
+            may_lead=may_lead,
         )
 
     def _book(self) -> TimerBook:
@@ -93,6 +101,24 @@ def test_files_of_another_clock_are_made_anew(tmp_path: Path, known: bool) -> No
                 it.book.enter(0, 1, b"", 0, it.progress, T, 1 << 62)
             (timer,) = it.load()[0]
             assert (timer.log_offset, timer.due_ms) == (offset, T + 15_000)
+
+    asyncio.run(asyncio.wait_for(test(), 30))
+
+
+def test_a_clock_that_is_behind_does_not_move_a_roll(tmp_path: Path) -> None:
+    """The leader's progress says which rolls have happened, so they must be at the same moments here."""
+
+    async def test() -> None:
+        with bench(tmp_path) as it:
+            following = Following(it)
+            following.now_ms = T - 500
+            offset = it.park(5 * 86_400_000)
+            await following.caught_up()
+            it.progress.apply("timer", {"due": [T + ROLL_MS - 100, offset + 1]})  # the leader is about to roll it
+            await following.follower.take()
+            it.book.open(it.progress)
+            (timer,) = it.load(0, 6 * 86_400_000)[0]
+            assert (timer.log_offset, timer.due_ms) == (offset, T + ROLL_MS)
 
     asyncio.run(asyncio.wait_for(test(), 30))
 

@@ -350,7 +350,7 @@ def test_a_log_that_takes_nothing_is_tried_again(tmp_path: Path, caplog: pytest.
             await producer.begin("t", b"x")
             broker.gate.close(FAILED, NotAvailable("for a test"), for_all=True)
             await pass_time(broker, clock, 6)
-            assert "has to wait: for a test" in caplog.text
+            assert "is postponed: for a test" in caplog.text
             broker.gate.open(FAILED)
             await pass_time(broker, clock, 30)
             assert (await producer.asked()).message.body == b"x"
@@ -423,7 +423,7 @@ def test_whatever_fails_is_tried_again(
                 patch.setattr(half_log, "record_at", bad_read)
                 await pass_time(broker, clock, 6)
                 assert (await producer.asked()).message.body == b"good"
-                assert caplog.text.count("has to wait") == 2
+                assert caplog.text.count("is postponed") == 2
             await pass_time(broker, clock, 30)
             assert {(await producer.asked()).message.body for _ in range(3)} == {b"bad disk", b"bug", b"good"}
 

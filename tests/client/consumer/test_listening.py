@@ -253,6 +253,36 @@ async def test_what_goes_wrong_after_the_listener_is_told_and_its_worker_goes_on
         assert text in caplog.text
 
 
+@pytest.mark.parametrize("batch", [1, 4])
+@pytest.mark.parametrize("kind", ["thread", "task", "task that waits"])
+@on_loop
+async def test_what_listeners_take_is_measured(kind: str, batch: int) -> None:
+    """Not the time of day, and not the time between two messages: only what passes within the listener."""
+    time_now = 7000.0
+    measured: dict[bool, list[tuple[int, float]]] = {True: [], False: []}
+
+    def take_time(given: Any) -> None:
+        nonlocal time_now
+        time_now += 0.01
+        if (given if batch == 1 else given[0]).queue_offset == 4:
+            raise RuntimeError("spilled")
+
+    async def wait(given: Any) -> None:
+        await asyncio.sleep(0)
+        take_time(given)
+
+    def measure(delivery: Delivery, seconds: float, ok: bool) -> None:
+        measured[ok].append((len(delivery.messages), seconds))
+
+    listener = wait if kind == "task that waits" else of_kind(kind, take_time)
+    work = Setup(listener, 8, workers=1, batch=batch, measure=measure, now=lambda: time_now)
+    await eventually_async(lambda: len(work.noted.done) + sum(len(one) for one, _ in work.noted.not_done) == 8)
+    await work.end()
+    for ok, calls in ((True, 7 if batch == 1 else 1), (False, 1)):
+        assert sum(count for count, _ in measured[ok]) == calls * batch
+        assert sum(seconds for _, seconds in measured[ok]) == pytest.approx(calls * 0.01)
+
+
 @pytest.mark.parametrize("kind", ["thread", "task"])
 @on_loop
 async def test_whoever_waits_for_a_listener_is_told_soon(kind: str, caplog: pytest.LogCaptureFixture) -> None:
@@ -387,7 +417,7 @@ async def test_a_coroutine_that_has_begun_is_cancelled_as_a_task_is_and_may_go_o
     async def listen(message: ReceivedMessage) -> object:
         try:
             async with asyncio.timeout(0.01):
-                await asyncio.sleep(30)
+                await asyncio.sleep(30)  # never waited out: cancelled by the limit
         except TimeoutError:
             await asyncio.sleep(0)
             return Redeliver(level=7)

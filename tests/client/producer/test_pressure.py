@@ -115,7 +115,7 @@ def test_an_allowance_makes_the_next_one_wait() -> None:
 
     assert allowance.take(60) == 60
     waiting = threading.Thread(target=want, args=(50,))
-    waiting.running()
+    waiting.start()
     waiting.join(0.05)
     assert passed == []
     allowance.give_back(60)
@@ -123,7 +123,7 @@ def test_an_allowance_makes_the_next_one_wait() -> None:
     assert passed == [50]
     third = threading.Thread(target=want, args=(1,))
     allowance.take(1)
-    third.running()
+    third.start()
     third.join(0.05)
     assert passed == [50]  # two are on their way already
     allowance.give_back(1)

@@ -39,6 +39,7 @@ class Agenda:
         self._timer: asyncio.Handle | None = None
         self._jobs: set[asyncio.Task[None]] = set()
         self._running = False
+        self.is_closed = False  # a job that goes on for long looks whether it should end
 
     def add(self, part: Part) -> None:
         self._parts.append(part)
@@ -49,7 +50,7 @@ class Agenda:
 
     def close(self) -> None:
         """Nothing is begun any more."""
-        self._running = False
+        self._running, self.is_closed = False, True
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -168,6 +168,14 @@ class TimerBook:
         records = b"".join(payload for verdict, payload in found if verdict == FOUND)
         return store.tail_entries(TIMER_TOPIC, 0, first, count), records
 
+    def stored_ms(self, queue_offset: int) -> int:
+        """When a message of the timer topic was stored, by the current clock; 0 if that cannot be read."""
+        entry = self._store.entry(TIMER_TOPIC, 0, queue_offset)
+        stored_ms = self._store.store_ms(TIMER_TOPIC, 0, queue_offset)
+        if entry is None or stored_ms is None:
+            return 0
+        return stored_ms + self._store.clock_steps.shift_ms(entry[0])
+
     def enter(
         self,
         first: int,

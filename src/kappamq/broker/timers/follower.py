@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from kappamq.broker.events import Tick
-from kappamq.broker.timers.book import ENTER_MAX, TimerBook
+from kappamq.broker.timers.book import ENTER_MAX, Entered, TimerBook
 from kappamq.broker.timers.progress import TimerProgress
 from kappamq.errors import StoreDamaged, StoreFormatError
 from kappamq.protocol.names import TIMER_TOPIC
@@ -17,8 +17,8 @@ from kappamq.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 
-_REST: Final = 3.0
-"""After each step it rests so many times as long as that took: whoever has many timers to enter is in no hurry."""
+_REST: Final = 1.0
+"""After each step it rests so many times as long as that took."""
 
 
 class TimerFollower:
@@ -100,11 +100,15 @@ class TimerFollower:
             return False
         entries, records = self._book.at_hand(first, count)
         # Nothing is loaded here, and what is delivered is what the progress says.
-        entered = await self._on_files(
-            self._book.enter, first, count, entries, 0, self._progress, self._now_ms(), 0, records
-        )
+        entered = await self._on_files(self._enter, self._book, first, count, entries, records)
         self._queue_offset = entered.queue_offset
         return self._queue_offset > first
+
+    def _enter(self, book: TimerBook, first: int, count: int, entries: bytes, records: bytes) -> Entered:
+        # When a timer rolls depends on when it was stored, which is the leader's time and must not be cut to ours if that is behind:
+        # by its progress the leader says what it has delivered and rolled, so all have to mean the same moments.
+        now_ms = max(self._now_ms(), book.stored_ms(first + count - 1))
+        return book.enter(first, count, entries, 0, self._progress, now_ms, 0, records)
 
     def _on_files(self, work: Callable[..., Any], *arguments: Any) -> asyncio.Future[Any]:
         assert self._pool is not None

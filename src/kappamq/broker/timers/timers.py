@@ -234,7 +234,7 @@ class Timers:
         names = {java_hash(name): name for name in self._topics.table}
         end = self.checkpoint.log_position  # what is entered from now on is counted then
         self._metrics.clear()
-        while generation == self._generation:
+        while generation == self._generation and not self._agenda.is_closed:
             began = loop.time()
             counts, next_at = await self.on_files(self._book.count, at, end, names, self._progress)
             for topic, number in counts.items():

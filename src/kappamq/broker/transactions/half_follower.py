@@ -12,8 +12,8 @@ from kappamq.broker.upkeep.slices import Worker
 
 _COUNT: Final = 100
 """Read in one go: a few milliseconds of a thread that keeps the loop from running."""
-_REST: Final = 3.0
-"""After each such piece it rests so many times as long as that took: whoever has much to read is in no hurry."""
+_REST: Final = 1.0
+"""After each such piece it rests so many times as long as that took."""
 
 
 class HalfFollower:

@@ -29,18 +29,18 @@ def this_machine() -> list[Finding]:
 
     found: list[Finding] = []
     if missing := [name for name in engine.NEEDED if find_spec(name) is None]:
-        found.append(bad("spark", engine.not_installed(missing), engine.INSTALL))
+        found.append(bad("spark", engine.not_installed(missing), java.INSTALL))
     else:
         versions = ", ".join(f"{name} {metadata.version(name)}" for name in engine.NEEDED)
         try:
             engine.check_version(metadata.version("pyspark"))
             found.append(ok("spark", versions))
         except ConfigError as error:
-            found.append(bad("spark", str(error), engine.INSTALL))
+            found.append(bad("spark", str(error), java.INSTALL))
     try:
         chosen = java.find()
     except ConfigError as error:
-        found.append(bad("java", str(error), f"{engine.INSTALL}, or install a JRE"))
+        found.append(bad("java", str(error), f"{java.INSTALL}, or install a JRE"))
     else:
         shim = ", started through our own launcher" if chosen.needs_shim else ""
         told = f"Java {chosen.version} from {chosen.found}: {chosen.home}{shim}"

@@ -25,8 +25,14 @@ def shop(
     spark: Annotated[
         bool, typer.Option("--spark", help="Also sum up the orders with a query on Spark, and archive them.")
     ] = False,
-    nameserver_port: Annotated[int | None, typer.Option(min=0, max=65_535, show_default=False)] = None,
-    broker_port: Annotated[int | None, typer.Option(min=0, max=65_534, show_default=False)] = None,
+    nameserver_port: Annotated[
+        int | None,
+        typer.Option(min=0, max=65_535, help="0: any free one. Default: 9876, or a free one.", show_default=False),
+    ] = None,
+    broker_port: Annotated[
+        int | None,
+        typer.Option(min=0, max=65_534, help="0: any free one. Default: 10911, or a free one.", show_default=False),
+    ] = None,
     listen: ListenOption = LOOPBACK,
     output: OutputOption = Format.TEXT,
 ) -> None:

@@ -221,7 +221,7 @@ class AsyncDeadLetters:
             flag=message.flag,
             sharding_key=message.properties.get(properties.SHARDING_KEY, ""),
         )
-        core = self._producer.start()
+        core = self._producer.running()
         outgoing = single(plain, letter.origin_message_id, core.clock.message_ms(), self.config, extra=extra)
         key = plain.sharding_key or None
         return (await self._producer.sending.deliver(core, outgoing, None if only_group else key))[0]

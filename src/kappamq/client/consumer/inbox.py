@@ -12,13 +12,29 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from kappamq.client.consumer.waiting import Delivery, Waiting
 from kappamq.client.core import arguments
 from kappamq.client.pulling.process_queue import ProcessQueue
+from kappamq.events import Events
 from kappamq.message import MessageQueue, ReceivedMessage
 
-__all__ = ["Delivery", "Inbox"]
+__all__ = ["Delivery", "Dropping", "Filled", "Inbox"]
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """There are messages. Published on the loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dropping:
+    """A queue is about to go: what was processed of it can be acknowledged now, and no later. Published on the loop."""
+
+
+_FILLED = Filled()
+_DROPPING = Dropping()
 
 
 class Inbox:
@@ -48,9 +64,7 @@ class Inbox:
         self._closed = False
         self.reach = 1
         """How many messages of one queue a reader takes that does not say how many; so many fewer readers are woken."""
-        self.on_put: Callable[[], None] | None = None
-        self.before_drop: Callable[[], None] | None = None
-        """Called on the loop: when there are messages; and so that what is processed is acknowledged before its queue is dropped."""
+        self.events = Events()
 
     def __len__(self) -> int:
         return self._count
@@ -89,8 +103,7 @@ class Inbox:
             self._count += added
             wakeable = self._list(queue, added)
         self._wake(wakeable)
-        if self.on_put is not None:
-            self.on_put()
+        self.events.publish(_FILLED)
 
     def put_back(self, delivery: Delivery) -> None:
         """Let others have what a reader has taken and not begun with. From any thread; not for ordered queues."""
@@ -120,8 +133,7 @@ class Inbox:
 
     def drop(self, queue: ProcessQueue) -> None:
         """Hand out no more messages of this queue; deliveries in flight stay in flight."""
-        if self.before_drop is not None:
-            self.before_drop()
+        self.events.publish(_DROPPING)
         queue.dropped = True
         with self._threads:
             waiting = self._waiting.pop(queue, None)

@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from kappamq.client.consumer.inbox import Delivery, Inbox
+from kappamq.client.consumer.inbox import Delivery, Dropping, Filled, Inbox
 from kappamq.client.consumer.outcomes import EXPIRED, Outcome, named
 from kappamq.client.consumer.waiting import Hand
 from kappamq.client.core.calling import is_asynchronous, resumed
@@ -72,6 +72,7 @@ class Listening:
         batch: int = 1,
         timeout_s: float = 900.0,
         measure: Measure | None = None,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._inbox = inbox
         self._listener = listener
@@ -82,6 +83,7 @@ class Listening:
         self._batch = batch
         self._timeout_s = timeout_s
         self._measure = measure
+        self._now = now
         self._loop = asyncio.get_running_loop()
         self._workers: set[Worker] = set()
         self._made = 0
@@ -99,9 +101,9 @@ class Listening:
         if is_asynchronous(self._listener):
             self._tasks = [asyncio.create_task(self._work_in_task()) for _ in range(self._count)]
             return
-        self._inbox.before_drop = self._settle_all
+        self._inbox.events.on(Dropping, lambda _: self._settle_all())
         if self._batch == 1 and not self._inbox.ordered:
-            self._inbox.on_put = self._expect
+            self._inbox.events.on(Filled, lambda _: self._expect())
         for _ in range(self._count):
             self._add_thread()
         self._watching = asyncio.create_task(self._watch())
@@ -171,7 +173,8 @@ class Listening:
         """Call the listener for one message after the other, until others take them away."""
         listener, inbox, queue, messages = self._listener, self._inbox, hand.delivery.queue, hand.delivery.messages
         slow = done = failed_s = 0.0
-        began = now = time.monotonic()
+        clock = self._now
+        began = now = clock()
         while True:
             try:
                 number = hand.left.popleft()
@@ -189,7 +192,7 @@ class Listening:
             except BaseException:  # also sys.exit() in a listener: keep the thread and the message
                 self._complain(hand.one(number))
                 verdict = RETRY
-            now = time.monotonic()
+            now = clock()
             slow += now - since > SLOW_S
             try:
                 hand.current.pop()
@@ -244,7 +247,7 @@ class Listening:
     def _even_out(self) -> None:
         """Let others have what lies behind a message that takes longer than those before it."""
         self._evening = None
-        late, working = time.monotonic() - LATE_S, False
+        late, working = self._now() - LATE_S, False
         for worker in list(self._workers):
             hand = worker.hand
             if hand is None:
@@ -273,7 +276,7 @@ class Listening:
     def _look_after(self, worker: Worker) -> None:
         hand = worker.hand
         begun = hand.begun() if hand is not None else None
-        if hand is None or begun is None or worker.replaced or time.monotonic() - begun[1] < self._timeout_s:
+        if hand is None or begun is None or worker.replaced or self._now() - begun[1] < self._timeout_s:
             return
         if self._inbox.closed or self._stuck >= self._count * STUCK_PER_WORKER_MAX:
             return
@@ -305,7 +308,7 @@ class Listening:
     # --- tasks ---
 
     async def _work_in_task(self) -> None:
-        ran = time.monotonic()
+        ran = self._now()
         while (delivery := await self._inbox.take_async()) is not None:
             suspended = self._run(delivery, ran + RUN_S)
             if suspended is not None:
@@ -315,15 +318,15 @@ class Listening:
                     verdict = await self._await(one, coroutine, awaited)
                 finally:
                     self._in_tasks.discard(one)
-                self._note(one, time.monotonic() - began, verdict)
+                self._note(one, self._now() - began, verdict)
                 if verdict is None:
                     self._succeed(one)
                 else:
                     self._fail(one, verdict)
-                ran = time.monotonic()
-            elif time.monotonic() - ran > RUN_S:
+                ran = self._now()
+            elif self._now() - ran > RUN_S:
                 await asyncio.sleep(0)  # the loop has other work, too
-                ran = time.monotonic()
+                ran = self._now()
 
     def _run(self, delivery: Delivery, until: float) -> tuple[Delivery, float, Awaitable[Any], Any] | None:
         """Process messages until a listener has to wait for something. Returns that one's, its coroutine and what it awaits.
@@ -332,18 +335,18 @@ class Listening:
         queue, inbox = delivery.queue, self._inbox
         given: list[Any] = [delivery.messages] if self._batch > 1 else delivery.messages
         first = number = 0  # those before `number`, from `first` on, are done and not settled
-        began = since = time.monotonic()
+        began = since = self._now()  # when the first of those was begun with, and the one after them
 
         def settle() -> None:
             if number > first:
                 done = delivery if self._batch > 1 else delivery.part(first, number)
-                self._note(done, time.monotonic() - began, None)
+                self._note(done, since - began, None)
                 self._succeed(done)
 
         try:
             for number, one in enumerate(given):
                 if number:
-                    since = time.monotonic()
+                    since = self._now()
                     if since > until or queue.paused or queue.dropped or inbox.closed:
                         inbox.put_back(delivery.part(number, len(given)))
                         return None
@@ -368,10 +371,10 @@ class Listening:
                     return delivery if self._batch > 1 else delivery.part(number, number + 1), since, *waits
                 settle()
                 failed = delivery if self._batch > 1 else delivery.part(number, number + 1)
-                self._note(failed, time.monotonic() - since, verdict)
+                self._note(failed, self._now() - since, verdict)
                 self._fail(failed, verdict)
-                first, began = number + 1, time.monotonic()
-            number = len(given)
+                first, began = number + 1, self._now()
+            number, since = len(given), self._now()
         finally:
             settle()
         if self._batch == 1 and not inbox.ordered and len(given) >= inbox.reach:
@@ -402,10 +405,10 @@ class Listening:
         what_next = self._outcome.forecast(delivery, RETRY)
         log.exception("%s: the listener failed on %s; it %s", self._who, named(delivery), what_next)
 
-    def _note(self, delivery: Delivery, began: float, verdict: Redeliver | None) -> None:
+    def _note(self, delivery: Delivery, seconds: float, verdict: Redeliver | None) -> None:
         if self._measure is not None:
             try:
-                self._measure(delivery, time.monotonic() - began, verdict is None)
+                self._measure(delivery, seconds, verdict is None)
             except Exception:
                 log.exception("%s: could not record the statistics of a delivery", self._name)
 

@@ -322,7 +322,7 @@ class AsyncProducer(Requesting):
         """
         arguments.text("scope", scope)
         arguments.number("number", number)
-        return AsyncBatchTransaction(self.start, self.config, self._next_id, scope, number, owner or self.group)
+        return AsyncBatchTransaction(self.running, self.config, self._next_id, scope, number, owner or self.group)
 
     async def open_scope(self, name: str, owner: str, *, patience_s: float = PATIENCE_S) -> Scope:
         """Open a scope whose batches several processes write: one begins a batch, each stages its part, one decides."""

@@ -45,7 +45,8 @@ def check_installed() -> None:
     """Raise ConfigError where a package is missing that Spark Declarative Pipelines needs."""
     from importlib.util import find_spec
 
-    from kappamq.spark.engine import INSTALL, not_installed
+    from kappamq.spark.engine import not_installed
+    from kappamq.spark.java import INSTALL
 
     missing = [package for module, package in NEEDED.items() if find_spec(module.split(".")[0]) is None]
     if missing:

@@ -96,7 +96,8 @@ def _yaml(path: Path) -> Any:
     try:
         import yaml
     except ImportError:
-        from kappamq.spark.engine import INSTALL, not_installed
+        from kappamq.spark.engine import not_installed
+        from kappamq.spark.java import INSTALL
 
         raise ConfigError(f"{not_installed(['yaml'])}: {INSTALL} installs everything that is needed") from None
     try:

@@ -501,3 +501,37 @@ def test_a_term_is_noted_before_its_bytes_are_there(tmp_path: Path, monkeypatch:
             assert [start for at, end, start in written if at <= begin < end] == [begin]
 
     run(test())
+
+
+def test_a_member_without_a_log_notes_terms_behind_its_first_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kill in between must not look as if a log had been lost: such a member would refuse to start."""
+
+    async def test() -> None:
+        async with members(tmp_path) as group:
+            leader = await group.leader()
+            newcomer, other = [name for name, broker in group.running.items() if broker is not leader]
+            await group.agree()
+            operations = leader.copies._operations
+            assert operations is not None
+            await operations.transfer(other)
+            leader = await group.leader(but=leader)
+            await group.stop(newcomer)
+            shutil.rmtree(tmp_path / newcomer)
+            saved: list[tuple[int, int]] = []  # terms noted, and the end of the log by then
+            save = Group._save_terms
+
+            def saving(self: Group, *coming: TermRecord) -> None:
+                assert self.node is not None
+                if self.me == newcomer:
+                    saved.append((len({record.term for record in self.node.log.terms.records}), self._store.log.end))
+                save(self, *coming)
+
+            monkeypatch.setattr(Group, "_save_terms", saving)
+            await group.start(newcomer)
+            await group.agree()
+            assert max(terms for terms, _end in saved) == 2
+            assert all(end > 0 for _terms, end in saved)
+
+    run(test())

@@ -384,7 +384,9 @@ class Group:
         return raft_messages.encode(append.ending(end), data)
 
     def _write(self, effect: Write) -> None:
-        if effect.records:
+        # Terms come first, so that no bytes of a term are there that do not say so. But several terms and no log say that a log was lost.
+        begins = self._store.log.end == self._store.log.min
+        if effect.records and not begins:
             self._save_terms()
         if self._store.log.is_cramped_behind(effect.end):
             self._next_file.finish()
@@ -397,6 +399,8 @@ class Group:
             at = end
         if at != effect.end:
             raise StoreError(f"what the leader has sent was to end at {effect.end} and ends at {at}")
+        if effect.records and begins:
+            self._save_terms()
 
     def _append_record(self, effect: AppendRecord) -> None:
         """The first record of our term, or a change of members."""
@@ -423,10 +427,8 @@ class Group:
         try:
             async with self._upkeep.files_at_rest():
                 self._next_file.finish()
-                log.warning(
-                    "raft: the log is cut from %d to %d: the records behind were never confirmed",
-                    *(self._store.log.end, effect.offset),
-                )
+                end = self._store.log.end
+                log.warning("raft: the log is cut from %d to %d, to what the leader has, too", end, effect.offset)
                 self._writer.cut(effect.offset)
                 self._save_terms()
         except Exception as error:

@@ -30,7 +30,9 @@ class GroupOperations:
             raise not_master(group.client_address(node.leader if node is not None else None))
         others = {peer.member.name: peer for peer in node.leadership.peers.values()}
         if name is not None and name == group.me:
-            raise IllegalOperation(f"{name} leads {group.config.group} already; the others are {', '.join(sorted(others))}")
+            raise IllegalOperation(
+                f"{name} leads {group.config.group} already; the others are {', '.join(sorted(others))}"
+            )
         if name is not None and name not in others:
             raise IllegalOperation(
                 f"{name} is no member of group {group.config.group}; those that can take over are {', '.join(sorted(others))}"
