@@ -22,6 +22,7 @@ from pathlib import Path
 from benchmarks import report
 from benchmarks.bench import Figure
 from benchmarks.peer.brokers import APACHE, KAPPAMQ, KINDS, Peer
+from benchmarks.peer.copies import COPIES, compare_copies
 from benchmarks.peer.features import Feature, Size, features
 from benchmarks.peer.loads import Load, Measured, create_topic, fill, loads, measure
 from tests.needs import require
@@ -58,6 +59,8 @@ class Comparison:
         for feature in features():
             if self.options.only in feature.name:
                 figures += self.compare_feature(feature)
+        if self.options.only in COPIES:
+            figures += compare_copies(self.work, self.runs, self.options.seconds, self.options.warmup, self.say)
         return figures
 
     def say(self, text: str) -> None:

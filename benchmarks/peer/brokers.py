@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,6 +20,11 @@ READY_S_MAX = 120.0
 NAME = "broker-a"
 APACHE, KAPPAMQ = f"Apache {jars.SERVER.version}", "KappaMQ"
 KINDS = (APACHE, KAPPAMQ)
+# Both wait for the slave; by default Apache's does not.
+SYNC_MASTER: dict[str, Mapping[str, object]] = {
+    APACHE: {"brokerRole": "SYNC_MASTER", "inSyncReplicas": 2, "totalReplicas": 2},
+    KAPPAMQ: {"brokerRole": "SYNC_MASTER", "inSyncReplicas": 2},
+}
 # A gigabyte of heap is plenty for these loads. One core for the broker: the serial collector is the cheapest there
 # (tried against G1, which is what its start script chooses for 8 GiB).
 HEAP_MB = 1024
@@ -29,10 +34,12 @@ JVM = ("-XX:+UseSerialGC", "-XX:MaxDirectMemorySize=1g")
 class Peer:
     """A running name server and broker of one kind. Both have the same settings: RocketMQ's defaults, async flush."""
 
-    def __init__(self, kind: str, home: Path) -> None:
-        self.kind, self.home = kind, home
+    def __init__(self, kind: str, home: Path, *, copied: bool = False) -> None:
+        """`copied`: with a slave beside the load, that has every message before it is acknowledged."""
+        self.kind, self.home, self.copied = kind, home, copied
         self.nameserver = self.address = ""
         self.broker: Child
+        self.slave: Child | None = None
         self.ready_s = 0.0
 
     @contextmanager
@@ -43,9 +50,13 @@ class Peer:
             self.broker = self._start_broker()
             try:
                 self._wait_until_ready()
+                if self.copied:
+                    self.slave = self._start_slave()
                 yield self
             finally:
                 self.broker.kill()
+                if self.slave is not None:
+                    self.slave.kill()
 
     def _wait_until_ready(self) -> None:
         while not routed(self.nameserver, "TBW102", self.address):
@@ -79,27 +90,38 @@ class Peer:
         return child
 
     def _start_broker(self) -> Child:
-        home, port = self.home / "broker", free_port(-2, 1)
-        home.mkdir(parents=True, exist_ok=True)
+        port = free_port(-2, 1)
         self.address = f"127.0.0.1:{port}"
+        return self._started(port, "broker", SYNC_MASTER[self.kind] if self.copied else {}, BROKER_CORE)
+
+    def _start_slave(self) -> Child:
+        """Ready to follow. Both slaves ask the name server for their master: Apache's 5.3.3 forgets a configured haMasterAddress, because
+        it is handed on before there is anybody who connects."""
+        slave = self._started(free_port(-2, 1), "slave", {"brokerRole": "SLAVE", "brokerId": 1}, LOAD_CORE)
+        slave.wait_for("boot success" if self.kind == APACHE else "\n", READY_S_MAX)
+        return slave
+
+    def _started(self, port: int, folder: str, role: Mapping[str, object], cores: set[int]) -> Child:
+        home = self.home / folder
+        home.mkdir(parents=True, exist_ok=True)
         conf = home / "broker.conf"
-        properties = {
+        properties: dict[str, object] = {
             "brokerClusterName": "DefaultCluster",
             "brokerName": NAME,
             "brokerIP1": "127.0.0.1",
+            "brokerIP2": "127.0.0.1",  # where Apache's slave finds its master
             "listenPort": port,
             "namesrvAddr": self.nameserver,
             "storePathRootDir": home / "store",
             "enablePropertyFilter": "true",  # else Apache refuses SQL92
+            **role,
         }
         conf.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
         if self.kind == KAPPAMQ:
-            return Child(
-                [sys.executable, "-m", "kappamq", "broker", "--json", "-c", str(conf)], home, cores=BROKER_CORE
-            )
+            return Child([sys.executable, "-m", "kappamq", "broker", "--json", "-c", str(conf)], home, cores=cores)
         main = "org.apache.rocketmq.broker.BrokerStartup"
         command = java_command(jars.SERVER, home, main, heap_mb=HEAP_MB, options=JVM)
-        return Child([*command, "-c", str(conf)], home, cores=BROKER_CORE, env={"ROCKETMQ_HOME": str(home)})
+        return Child([*command, "-c", str(conf)], home, cores=cores, env={"ROCKETMQ_HOME": str(home)})
 
     def pause(self) -> None:
         """Both brokers have the same core: the one that is not measured must not take anything from it."""
