@@ -47,6 +47,8 @@ def test_who_hears_what(tmp_path: Path) -> None:
                     "ClientExpiry.ticked",
                     "LostPages.ticked",
                     "Stats.ticked",
+                    "HalfFollower.ticked",
+                    "TimerFollower.ticked",
                     "Delivery.tick",
                 ],
             }

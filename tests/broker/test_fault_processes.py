@@ -155,7 +155,7 @@ def test_a_read_only_file_system() -> None:
             pass
         remount(root, "ro")
         refused(7, "Read-only file system", arguments=[*UP, "--data", str(root / "data")])
-        refused(7, "Read-only file system", arguments=[*UP, "--data", str(root / "new")])
+        refused(7, "read-only file system", arguments=[*UP, "--data", str(root / "new")])
 
 
 @needs("loop")

@@ -224,7 +224,7 @@ async def test_what_was_never_meant_for_consumers_does_not_get_to_them(broker: B
     await stored(client)
     found = broker.store.entry("rmq_sys_kappamq_metadata", 0, 0)
     assert found is not None
-    await refused(client, back(found[0]), ResponseCode.SYSTEM_ERROR, "not for consumers")
+    await refused(client, back(found[0]), ResponseCode.SYSTEM_ERROR, "not a message for consumers")
 
 
 @on_broker(delay_levels=AT_ONCE)

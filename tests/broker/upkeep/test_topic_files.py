@@ -79,7 +79,9 @@ def test_files_stay_if_the_deletion_does_not_get_to_the_disk(
                 patch.setattr(broker.writer, "confirmed", lambda end: asyncio.get_running_loop().create_future())
                 assert broker.topics.delete("t")
                 await eventually(lambda: not broker._base.jobs)
-            assert "queue files of the deleted topic t stay until the next start: no answer" in caplog.text
+            assert (
+                "queue files of the deleted topic t stay until the next start: the disk has not answered" in caplog.text
+            )
             assert (tmp_path / "consumequeue" / "t").exists()
             await asyncio.wait_for(broker.upkeep.write_derived(), 10)
 

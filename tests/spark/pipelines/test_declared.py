@@ -24,7 +24,7 @@ def test_the_server_is_for_this_process_alone(monkeypatch: pytest.MonkeyPatch) -
 def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     declared.check_installed()
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "grpc" else find_spec(name))
-    with pytest.raises(ConfigError, match=r"grpcio is not installed: pip install 'kappamq\[spark\]'"):
+    with pytest.raises(ConfigError, match=r"grpcio is not installed: pip install '\.\[spark\]'"):
         declared.check_installed()
 
 

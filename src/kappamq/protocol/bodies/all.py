@@ -46,7 +46,7 @@ from kappamq.protocol.bodies.clients import (
     SubscriptionGroupConfig,
     SubscriptionGroupTable,
 )
-from kappamq.protocol.bodies.copies import BrokerEpochs, Epoch, HaClient, HaConnection, HaStatus
+from kappamq.protocol.bodies.copies import BrokerEpochs, Epoch, HaClient, HaConnection, HaStatus, LeaderNow
 from kappamq.protocol.bodies.topics import (
     PERMISSION_INHERIT,
     PERMISSION_PRIORITY,
@@ -109,6 +109,7 @@ __all__ = [
     "HaStatus",
     "HeartbeatData",
     "KVTable",
+    "LeaderNow",
     "LockBatch",
     "LockBatchResponse",
     "MessageModel",
