@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
 import sys
+import weakref
 from collections import deque
 from collections.abc import Callable
 from dataclasses import FrozenInstanceError, dataclass, field, fields, replace
@@ -318,3 +320,66 @@ def test_what_has_to_be_looked_at_is_not_plain(kind: str) -> None:
         assert not entry(message, None, None, None, None, 0.0, 1.0, 0).plain, message
     assert not entry(Message("tea", b"x"), None, None, "key", None, 0.0, 1.0, 0).plain
     assert not entry(Message("tea", b"x"), None, None, None, MessageQueue("tea", "b", 0), 0.0, 1.0, 0).plain
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_callback_is_told_once_and_what_it_raises_stops_nobody(kind: str) -> None:
+    kernel = load_kernel(kind)
+    told: list[tuple[Any, Any]] = []
+    raised: list[BaseException | None] = []
+
+    def tell(result: Any, error: Any) -> None:
+        told.append((result, error))
+        if result == 1:
+            raise RuntimeError("spilled")
+
+    limits = Limits()
+    sinks = [kernel.CallbackSink(tell, lambda: raised.append(sys.exc_info()[1])) for _ in range(5)]
+    gone = RuntimeError("gone")
+    sinks[3].set_exception(gone)
+    entries = [kernel.SendEntry(Message("tea", b"x"), sink, limits, None, None, 0.0, 1.0, 0) for sink in sinks]
+    found, left, _ = kernel.front_entries(deque(entries), 10_000, 10)
+    assert (found, left) == ([*entries[:3], entries[4]], [entries[3]])
+    assert [sink.done() for sink in sinks] == [False, False, False, True, False]
+    kernel.settle_entries(entries, list(range(5)), set(entries))
+    assert told == [(None, gone), (0, None), (1, None), (2, None), (4, None)]
+    assert [str(error) for error in raised] == ["spilled"]
+    assert all(sink.done() for sink in sinks)
+    assert limits.count == 5
+    with pytest.raises(SystemExit):
+        kernel.CallbackSink(lambda result, error: sys.exit(), list).set_result(1)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_message_that_leads_to_itself_is_collected_after_its_way(kind: str) -> None:
+    kernel = load_kernel(kind)
+
+    class Watched:
+        pass
+
+    message, watched = Message("tea", b"cup"), Watched()
+    sent = [kernel.SendEntry(message, None, Limits(), None, None, 0.0, 1.0, 0) for _ in range(2)]
+    assert gc.is_tracked(message) is (kind == "twin")
+    message.properties["self"] = message, watched  # type: ignore[index]
+    gone = weakref.ref(watched)
+    sent.pop()
+    sent.pop()
+    assert gc.is_tracked(message)
+    del message, watched
+    gc.collect()
+    assert gone() is None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_only_what_leads_to_nothing_is_spared_by_the_collector(kind: str) -> None:
+    kernel = load_kernel(kind)
+    values = SendStatus.OK, MessageQueue("tea", "a", 3), "o", "t", "r", False, "h"
+    (result,) = kernel.filled_objects(SendResult, SETTERS, (["id"], [7]), values, 1, True)
+    assert gc.is_tracked(result) is (kind == "twin")
+    assert pickle.loads(pickle.dumps(result)) == replace(result)
+    (result,) = kernel.filled_objects(SendResult, SETTERS, (["id"], [7]), values, 1)
+    assert gc.is_tracked(result)
+    with_more = Message("tea", b"cup", properties={"a": "b"})
+    made = kernel.SendEntry(with_more, None, Limits(), None, None, 0.0, 1.0, 0)
+    assert gc.is_tracked(with_more)
+    assert gc.is_tracked(made)

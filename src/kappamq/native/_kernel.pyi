@@ -4,6 +4,7 @@ from kappamq.native.flusher import Flusher as Flusher
 from kappamq.native.layout import SegmentFull as SegmentFull
 from kappamq.native.mapping import MappedFile as MappedFile
 from kappamq.native.pure import Kernel as Kernel
+from kappamq.native.pure_batches import CallbackSink as CallbackSink
 from kappamq.native.pure_batches import SendEntry as SendEntry
 from kappamq.native.pure_batches import batch_body as batch_body
 from kappamq.native.pure_batches import batch_checksum as batch_checksum

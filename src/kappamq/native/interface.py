@@ -22,6 +22,7 @@ from kappamq.native.layout import (
     PullVerdict,
     QueueState,
 )
+from kappamq.native.pure_batches import CallbackSink as Called
 from kappamq.native.pure_batches import SendEntry as Entry
 from kappamq.native.pure_record import Buffer, GroupMember, Member
 
@@ -251,10 +252,11 @@ class KernelModule(Protocol):
     index_plain: Callable[[Buffer, int, int], bytes | None]
     columns: Columns
     property_rows: Callable[[bytes, tuple[bytes, ...]], tuple[list[PropertyRow], int]]
+    CallbackSink: type[Called]
     SendEntry: type[Entry]
     quick_messages: Callable[[type[Any], tuple[str, ...]], None]
     entries_by_topic: Callable[[list[Entry]], tuple[list[tuple[str, list[Entry]]], float]]
     front_entries: Callable[[deque[Entry], int, int], tuple[list[Entry], list[Entry], int]]
     settle_entries: Callable[[list[Entry], list[Any], set[Entry]], None]
     unique_ids: Callable[[str, int, int], list[str]]
-    filled_objects: Callable[[type, tuple[Any, ...], tuple[list[Any], ...], tuple[Any, ...], int], list[Any]]
+    filled_objects: Callable[..., list[Any]]

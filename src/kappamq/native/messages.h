@@ -141,6 +141,16 @@ static Py_ssize_t messages_plain(PyObject *message)
     return PyBytes_GET_SIZE(body);
 }
 
+/* While a message with nothing but a body is on its way it leads to no object that leads back, for its properties are empty: garbage
+   collection, which would look at each again and again, is spared it. Whoever keeps it may fill these, so it must not stay so. */
+static void messages_leave(PyObject *message) { PyObject_GC_UnTrack(message); }
+
+static void messages_come_back(PyObject *message)
+{
+    if (Py_TYPE(message) == message_type && Py_REFCNT(message) > 1 && !PyObject_GC_IsTracked(message))
+        PyObject_GC_Track(message);
+}
+
 /* Learn where the fields of messages lie, and make the class quick. */
 static int messages_learn(PyObject *cls, PyObject *names)
 {

@@ -37,6 +37,7 @@ from kappamq.native.layout import (
     SegmentFull,
 )  # fmt: skip
 from kappamq.native.pure_batches import (
+    CallbackSink,
     SendEntry,
     batch_body,
     batch_checksum,
@@ -390,6 +391,7 @@ class Kernel(Waiting):
 
 __all__ = [
     "NAME",
+    "CallbackSink",
     "Flusher",
     "Kernel",
     "SegmentFull",

@@ -10,7 +10,7 @@ import math
 import struct
 from array import array
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from typing import Any, Final
 from zlib import crc32
@@ -175,6 +175,33 @@ PLAIN_BYTES_MAX: Final = 4096
 RETRY_PREFIX: Final = "%RETRY%"
 
 
+class CallbackSink:
+    """Calls a function with the result and None, or with None and the error; and `complain`, inside the `except`, if it raises."""
+
+    __slots__ = ("_call", "_complain", "_done")
+
+    def __init__(self, call: Callable[[Any, Any], object], complain: Callable[[], object]) -> None:
+        self._call = call
+        self._complain = complain
+        self._done = False
+
+    def done(self) -> bool:
+        return self._done
+
+    def set_result(self, result: Any) -> None:
+        self._tell(result, None)
+
+    def set_exception(self, error: BaseException) -> None:
+        self._tell(None, error)
+
+    def _tell(self, result: Any, error: BaseException | None) -> None:
+        self._done = True
+        try:
+            self._call(result, error)
+        except Exception:
+            self._complain()
+
+
 class SendEntry:
     """One message between `send` and its result. Until it is settled it counts against `limits`."""
 
@@ -301,10 +328,16 @@ def unique_ids(beginning: str, first: int, count: int) -> list[str]:
 
 
 def filled_objects(
-    cls: type, setters: tuple[Any, ...], columns: tuple[list[Any], ...], shared: tuple[Any, ...], count: int
+    cls: type,
+    setters: tuple[Any, ...],
+    columns: tuple[list[Any], ...],
+    shared: tuple[Any, ...],
+    count: int,
+    spared: bool = False,
 ) -> list[Any]:
     """Make objects without calling their constructor. `setters`: the descriptors of slots; the first get a value of their own
-    from `columns`, the others the `shared` ones."""
+    from `columns`, the others the `shared` ones. `spared`: their values never lead back to them, so garbage collection need not
+    look at them; that is a matter of the compiled code only."""
     if not isinstance(cls, type) or len(columns) + len(shared) != len(setters):
         raise ValueError("one setter for each column and each shared value")
     if not all(hasattr(type(setter), "__set__") for setter in setters):

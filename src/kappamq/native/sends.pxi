@@ -3,6 +3,8 @@
 cdef extern from "messages.h":
     int messages_learn(object cls, tuple names) except -1
     Py_ssize_t messages_plain(object message)
+    void messages_leave(object message)
+    void messages_come_back(object message)
 
 
 cdef extern from *:
@@ -11,11 +13,13 @@ cdef extern from *:
     static int kq_set(PyObject *setter, PyObject *object, PyObject *value) {
         return Py_TYPE(setter)->tp_descr_set(setter, object, value);
     }
+    static void kq_spare(PyObject *object) { if (PyObject_IS_GC(object)) PyObject_GC_UnTrack(object); }
     static int kq_can_set(PyObject *setter) { return Py_TYPE(setter)->tp_descr_set != NULL; }
     """
     object _kq_new "kq_new"(object cls, object nothing)
     int _kq_set "kq_set"(object setter, object target, object value) except -1
     bint _kq_can_set "kq_can_set"(object setter)
+    void _kq_spare "kq_spare"(object target)
 
 
 cdef enum:
@@ -25,6 +29,39 @@ cdef enum:
 cdef const char *_HEX = b"0123456789ABCDEF"
 
 
+@cython.freelist(1024)
+cdef class CallbackSink:
+    cdef object _call, _complain
+    cdef bint _done
+
+    def __init__(self, call, complain):
+        self._call = call
+        self._complain = complain
+        self._done = False
+
+    def done(self):
+        return self._done
+
+    def set_result(self, result):
+        self._tell(result, None)
+
+    def set_exception(self, error):
+        self._tell(None, error)
+
+    cdef int _tell(self, result, error) except -1:
+        self._done = True
+        try:
+            self._call(result, error)
+        except Exception:
+            self._complain()
+        return 0
+
+
+cdef inline bint _is_told(sink) except -1:
+    return (<CallbackSink>sink)._done if type(sink) is CallbackSink else sink.done()
+
+
+@cython.freelist(1024)
 cdef class SendEntry:
     cdef public object message, sink, limits, key, queue
     cdef public double accepted, deadline
@@ -44,6 +81,7 @@ cdef class SendEntry:
         self.born_ms = born_ms
         self.sent = self.settled = False
         if size >= 0:
+            messages_leave(message)
             self.size = size
             self.weight = size + MEMBER_BYTES
             self.joins = True
@@ -64,6 +102,9 @@ cdef class SendEntry:
         else:
             self.weight = self.size + MEMBER_BYTES
             self.plain = self.joins and key is None and queue is None and 0 < self.size < PLAIN_BYTES_MAX
+
+    def __dealloc__(self):
+        messages_come_back(self.message)
 
     @property
     def limit(self):
@@ -100,7 +141,7 @@ def front_entries(waiting, Py_ssize_t bytes_max, Py_ssize_t count_max):
     take = waiting.popleft
     while waiting:
         entry = waiting[0]
-        if entry.settled or entry.sink.done():
+        if entry.settled or _is_told(entry.sink):
             take()
             dropped += entry.weight
             gone.append(entry)
@@ -144,8 +185,12 @@ def settle_entries(entries, results, set still_open not None):
         limits.give_back(size, count)
     for entry, result in fresh:
         still_open.discard(entry)
-        if not entry.sink.done():
-            entry.sink.set_result(result)
+        sink = entry.sink
+        if type(sink) is CallbackSink:
+            if not (<CallbackSink>sink)._done:
+                (<CallbackSink>sink)._tell(result, None)
+        elif not sink.done():
+            sink.set_result(result)
 
 
 def unique_ids(str beginning not None, Py_ssize_t first, Py_ssize_t count):
@@ -165,7 +210,9 @@ def unique_ids(str beginning not None, Py_ssize_t first, Py_ssize_t count):
     return made
 
 
-def filled_objects(cls, tuple setters not None, tuple columns not None, tuple shared not None, Py_ssize_t count):
+def filled_objects(
+    cls, tuple setters not None, tuple columns not None, tuple shared not None, Py_ssize_t count, bint spared=False
+):
     cdef list made = []
     cdef Py_ssize_t n, which, each = len(columns), wide = len(setters)
     cdef tuple nothing = ()
@@ -183,5 +230,7 @@ def filled_objects(cls, tuple setters not None, tuple columns not None, tuple sh
             _kq_set(setters[which], target, (<list>columns[which])[n])
         for which in range(each, wide):
             _kq_set(setters[which], target, shared[which - each])
+        if spared:
+            _kq_spare(target)
         made.append(target)
     return made

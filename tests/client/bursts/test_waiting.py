@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kappamq.client.bursts.waiting import CallbackSink, Waiting, each_its_own, weigh
+from kappamq.client.bursts.waiting import CallbackSink, Waiting, complain, each_its_own, weigh
 from kappamq.client.producer.pressure import Pressure
 from kappamq.errors import BrokerError, NotConnected
 from kappamq.message import Message, MessageQueue, SendResult, SendStatus
@@ -13,20 +13,20 @@ from kappamq.message import Message, MessageQueue, SendResult, SendStatus
 def test_a_callback_gets_a_result_or_an_error_and_its_own_errors_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     calls: list[tuple[object, object]] = []
     result = SendResult(status=SendStatus.OK, message_id="1", queue=MessageQueue("t", "b", 0), queue_offset=0)
-    good, bad = CallbackSink(lambda *said: calls.append(said)), CallbackSink(lambda *said: calls.append(said))
+    good, bad = (CallbackSink(lambda *said: calls.append(said), complain) for _ in range(2))
     assert not good.done()
     good.set_result(result)
     bad.set_exception(NotConnected("gone"))
     assert good.done()
     assert calls[0] == (result, None)
     assert isinstance(calls[1][1], NotConnected)
-    CallbackSink(lambda result, error: 1 / 0).set_result(result)
+    CallbackSink(lambda result, error: 1 / 0, complain).set_result(result)
     assert "the callback of a send failed" in caplog.text
 
 
 def test_what_a_message_weighs_and_whether_it_joins_others() -> None:
     def waiting(message: Message) -> Waiting:
-        sink = CallbackSink(print)
+        sink = CallbackSink(print, complain)
         made = Waiting(message, sink, Pressure(1, 1), None, None, accepted=2.0, deadline=5.0, born_ms=7)
         if not made.weight:
             weigh(made)

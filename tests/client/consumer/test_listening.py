@@ -6,6 +6,7 @@ import asyncio
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -60,9 +61,10 @@ class Setup:
         *,
         gives_up: bool = True,
         noted: Noted | None = None,
+        inbox: Inbox | None = None,
         **options: Any,
     ) -> None:
-        self.inbox = Inbox()
+        self.inbox = Inbox() if inbox is None else inbox
         self.queue = ProcessQueue(QUEUE, 0, Limits())
         self.noted = noted or Noted(gives_up)
         self.inbox.put(self.queue, self.queue.add(messages(0, count), count))
@@ -370,6 +372,45 @@ async def test_a_thread_stops_in_the_middle_of_what_it_holds_when_the_queue_is_t
     await eventually_async(lambda: 700 in seen)
     await work.end()
     assert (seen, work.noted.done) == (list(range(701)), list(range(701)))
+
+
+class Interrupted(Inbox):
+    """Something happens to the queue when a thread has taken messages of it and not begun with any."""
+
+    then: Callable[[ProcessQueue], None] | None = None
+
+    def take_blocking(self, timeout: float | None = None, count_max: int | None = None) -> Delivery | None:
+        delivery = super().take_blocking(timeout, count_max)
+        then, self.then = self.then, None
+        if delivery is not None and then is not None:
+            then(delivery.queue)
+        return delivery
+
+
+@pytest.mark.parametrize("what", ["paused", "dropped", "closed"])
+@pytest.mark.parametrize("ordered", [False, True])
+@pytest.mark.parametrize("batch", [1, 4])
+@on_loop
+async def test_what_a_thread_has_just_taken_is_processed_whatever_happens_to_its_queue(
+    what: str, ordered: bool, batch: int
+) -> None:
+    inbox, seen = Interrupted(ordered=ordered), list[Any]()
+
+    def interrupt(queue: ProcessQueue) -> None:
+        if what == "paused":
+            queue.paused = True
+        elif what == "dropped":
+            inbox.drop(queue)
+        else:
+            inbox.close()
+
+    inbox.then = interrupt
+    work = Setup(seen.append, 0, workers=1, inbox=inbox, batch=batch)
+    work.queue.lease_until = time.monotonic() + 1000
+    inbox.put(work.queue, work.queue.add(messages(0, batch), batch))
+    await eventually_async(lambda: work.noted.done == list(range(batch)))
+    await work.end()
+    assert len(seen) == 1, "the thread stops there"
 
 
 @on_loop

@@ -5,7 +5,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kappamq.client.consumer.waiting import Delivery, Waiting
+from kappamq.client.consumer.waiting import Delivery, Hand, Waiting
 from tests.client.messages import block, held, message
 
 
@@ -46,3 +46,13 @@ def test_a_delivery_acknowledges_all_of_it_or_a_part() -> None:
     delivery.messages.clear()  # the list belongs to the listener
     delivery.acknowledge()
     assert queue.committable == 5
+
+
+def test_whoever_takes_what_is_left_of_a_hand_takes_nothing_that_another_has() -> None:
+    hand = Hand(Delivery(held(6), [message(number) for number in range(6)]), whole=False)
+    assert (hand.left.popleft(), hand.left.pop()) == (0, 5)  # the thread has one, and a second taker the other
+    del hand.left[2]  # and one between
+    assert [part.offsets for part in hand.take_left()] == [[1, 2], [4]]
+    assert hand.take_left() == []
+    whole = Hand(Delivery(held(3), [message(number) for number in range(3)]), whole=True)
+    assert [part.offsets for part in whole.take_left()] == [[0, 1, 2]]

@@ -21,7 +21,7 @@ from kappamq.client.blocking.handover import Handover, WholeAllowance
 from kappamq.client.blocking.loop_thread import Blocking, LoopThread, blocking
 from kappamq.client.blocking.send_future import SendFuture
 from kappamq.client.blocking.short_way import ShortWay
-from kappamq.client.bursts.waiting import Callback, CallbackSink, Limits, Sink
+from kappamq.client.bursts.waiting import Callback, CallbackSink, Limits, Sink, complain
 from kappamq.client.core import arguments
 from kappamq.client.producer.pressure import Allowance
 from kappamq.client.producer.producer import DEFAULT_GROUP, AsyncProducer
@@ -142,7 +142,7 @@ class Producer(Blocking[AsyncProducer]):
         """`send_async` without a future: calls `callback(result, None)`, or `callback(None, error)`.
 
         It is called once, on the client's own thread, and must not block. It may send."""
-        self._hand_over(message, CallbackSink(callback), key, queue, timeout)
+        self._hand_over(message, CallbackSink(callback, complain), key, queue, timeout)
 
     def flush(self) -> None:
         """Return when every message that was handed over before is stored or has failed; do not linger for it."""

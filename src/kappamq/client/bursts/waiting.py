@@ -18,11 +18,11 @@ log = logging.getLogger(__name__)
 native.load().quick_messages(Message, tuple(field.name for field in fields(Message)))
 
 if TYPE_CHECKING:
+    from kappamq.native.pure_batches import CallbackSink, entries_by_topic, front_entries, settle_entries
     from kappamq.native.pure_batches import SendEntry as Waiting
-    from kappamq.native.pure_batches import entries_by_topic, front_entries, settle_entries
 else:
     _kernel = native.load()
-    Waiting, entries_by_topic = _kernel.SendEntry, _kernel.entries_by_topic
+    CallbackSink, Waiting, entries_by_topic = _kernel.CallbackSink, _kernel.SendEntry, _kernel.entries_by_topic
     front_entries, settle_entries = _kernel.front_entries, _kernel.settle_entries
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "Limits",
     "Sink",
     "Waiting",
+    "complain",
     "each_its_own",
     "entries_by_topic",
     "front_entries",
@@ -65,30 +66,9 @@ Handed = tuple[Message, Sink, Limits, Key | None, MessageQueue | None, float | N
 """What a send is told, for the loop to make a `Waiting` of: message, sink, limits, key, queue, time-out."""
 
 
-class CallbackSink:
-    """Calls a function with the result and None, or with None and the error."""
-
-    __slots__ = ("_call", "_done")
-
-    def __init__(self, call: Callback) -> None:
-        self._call = call
-        self._done = False
-
-    def done(self) -> bool:
-        return self._done
-
-    def set_result(self, result: SendResult) -> None:
-        self._tell(result, None)
-
-    def set_exception(self, error: BaseException) -> None:
-        self._tell(None, error)
-
-    def _tell(self, result: SendResult | None, error: BaseException | None) -> None:
-        self._done = True
-        try:
-            self._call(result, error)
-        except Exception:
-            log.exception("the callback of a send failed")
+def complain() -> None:
+    """Tell what a callback has just raised."""
+    log.exception("the callback of a send failed")
 
 
 def weigh(entry: Waiting) -> None:

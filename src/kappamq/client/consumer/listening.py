@@ -180,7 +180,9 @@ class Listening:
                 number = hand.left.popleft()
             except IndexError:
                 break
-            if queue.paused or queue.dropped or inbox.closed or worker.replaced:
+            # The first one is processed whatever has happened since it was taken, and so is all of an ordered queue: only the
+            # others can be put back.
+            if number and (queue.paused or queue.dropped or inbox.closed or worker.replaced):
                 hand.left.appendleft(number)
                 self._hand_on(hand)
                 break
@@ -231,8 +233,7 @@ class Listening:
 
     def _hand_on(self, hand: Hand) -> None:
         """Let other threads have what this one has not begun with."""
-        left = hand.take_left()
-        if left is not None:
+        for left in reversed(hand.take_left()):
             self._inbox.put_back(left)
 
     def _settle_all(self) -> None:

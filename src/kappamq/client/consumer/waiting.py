@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from kappamq.client.pulling.process_queue import ProcessQueue
@@ -79,26 +79,19 @@ class Hand:
             return False
         return True
 
-    def take_left(self) -> Delivery | None:
-        """What the thread has not begun with; it gets none of it."""
-        first = last = -1
-        while True:
-            try:
-                first = self.left.pop()
-            except IndexError:
-                break
-            last = max(last, first)
-        return self.delivery.part(first, last + 1) if first >= 0 else None
+    def take_left(self) -> list[Delivery]:
+        """What the thread has not begun with; it gets none of it. If two take it at once, each has a part."""
+        return self._parts(sorted(_all_of(self.left.pop)))
 
     def take_finished(self) -> list[Delivery]:
-        """What was processed since the last call, those that follow each other together."""
+        """What was processed since the last call."""
+        return self._parts(_all_of(self._finished.popleft))
+
+    def _parts(self, numbers: Iterable[int]) -> list[Delivery]:
+        """Those that follow each other together."""
         found: list[Delivery] = []
         first = end = 0
-        while True:
-            try:
-                number = self._finished.popleft()
-            except IndexError:
-                break
+        for number in numbers:
             if number != end:
                 if end > first:
                     found.append(self.delivery.part(first, end))
@@ -107,6 +100,14 @@ class Hand:
         if end > first:
             found.append(self.delivery if self.whole else self.delivery.part(first, end))
         return found
+
+
+def _all_of(take: Callable[[], int]) -> Iterator[int]:
+    while True:
+        try:
+            yield take()
+        except IndexError:
+            return
 
 
 class Waiting:

@@ -408,5 +408,5 @@ def _results(answer: Frame, outgoing: Outgoing, queue: MessageQueue, status: Sen
         header.trace_on != "false",
         header.recall_handle or "",
     )
-    results: list[SendResult] = _filled_objects(SendResult, _FIELDS, own, shared, count)
+    results: list[SendResult] = _filled_objects(SendResult, _FIELDS, own, shared, count, True)
     return results
