@@ -7,7 +7,7 @@ from typing import Final
 
 from kappamq.client.blocking.loop_thread import LoopThread
 from kappamq.client.bursts.leftovers import Watch
-from kappamq.client.bursts.waiting import Handed, Limits, Sink, each_its_own
+from kappamq.client.bursts.waiting import Limits, Sink, Waiting, each_its_own
 from kappamq.client.producer.pressure import Allowance
 from kappamq.client.producer.producer import AsyncProducer
 from kappamq.client.producer.sending import Key
@@ -25,7 +25,8 @@ class Handover:
     def __init__(self, home: LoopThread, inner: AsyncProducer) -> None:
         self._home = home
         self._inner = inner
-        self._handed: deque[Handed] = deque()
+        self._handed: deque[Waiting] = deque()
+        self._limit_s = inner.config.send_timeout_ms / 1000
         self._coming = False  # the loop has been called, and has not begun to take
         self._watch = Watch(self)
 
@@ -46,7 +47,15 @@ class Handover:
         timeout: float | None = None,
     ) -> None:
         """The message has been counted against `limits`; `sink` is told what becomes of it, whatever that is."""
-        self._handed.append((message, sink, limits, key, queue, timeout))
+        try:
+            if key is None:
+                key = message.sharding_key or None
+            # Its time begins when the loop takes it.
+            entry = Waiting(message, sink, limits, key, queue, 0.0, self._limit_s if timeout is None else timeout, 0)
+        except Exception as error:  # the topic is no text, for one
+            self._home.loop.call_soon_threadsafe(_refuse, len(message.body), sink, limits, error)
+            return
+        self._handed.append(entry)
         if not self._coming:
             # Whoever comes between these two lines calls the loop as well, which finds nothing the second time.
             self._coming = True
@@ -60,7 +69,7 @@ class Handover:
     @property
     def put_so_far(self) -> list[Sink]:
         """Who is to be told of the messages that the loop has not taken."""
-        return [handed[1] for handed in self._handed]
+        return [entry.sink for entry in self._handed]
 
     def _take(self) -> None:
         self._coming = False  # first: who puts from here on calls again
@@ -69,14 +78,18 @@ class Handover:
             self._inner.accept(self._handed, count)
         except Exception as error:  # it is closed, or could not be started
             refused = [self._handed.popleft() for _ in range(min(count, len(self._handed)))]
-            for (message, sink, limits, *_), own in zip(refused, each_its_own(error, len(refused)), strict=False):
-                limits.give_back(len(message.body))
-                if not sink.done():
-                    sink.set_exception(own)
+            for entry, own in zip(refused, each_its_own(error, len(refused)), strict=False):
+                _refuse(entry.size, entry.sink, entry.limits, own)
             return
         if count >= MANY and not self._coming:
             self._coming = True
             self._home.loop.call_later(PAUSE_S, self._take)
+
+
+def _refuse(size: int, sink: Sink, limits: Limits, error: Exception) -> None:
+    limits.give_back(size)
+    if not sink.done():
+        sink.set_exception(error)
 
 
 class WholeAllowance:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from kappamq import native
 from kappamq.client.producer import batching
-from kappamq.client.producer.sending import Key
-from kappamq.message import Message, MessageQueue, SendResult
+from kappamq.message import Message, SendResult
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +27,6 @@ else:
 __all__ = [
     "Callback",
     "CallbackSink",
-    "Handed",
     "Limits",
     "Sink",
     "Waiting",
@@ -60,10 +58,6 @@ class Limits(Protocol):
 
 
 Callback = Callable[[SendResult | None, BaseException | None], object]
-
-
-Handed = tuple[Message, Sink, Limits, Key | None, MessageQueue | None, float | None]
-"""What a send is told, for the loop to make a `Waiting` of: message, sink, limits, key, queue, time-out."""
 
 
 def complain() -> None:

@@ -15,7 +15,7 @@ from kappamq.client.batches.patience import PATIENCE_S
 from kappamq.client.batches.scope import Scope, Ticket, check_masters, open_scope
 from kappamq.client.batches.staging import Stager
 from kappamq.client.bursts.sends import Sends
-from kappamq.client.bursts.waiting import Handed, Sink, Waiting
+from kappamq.client.bursts.waiting import Sink, Waiting
 from kappamq.client.core import arguments
 from kappamq.client.core import core as sharing
 from kappamq.client.core.core import ClientCore
@@ -195,25 +195,18 @@ class AsyncProducer(Requesting):
         if self._sends is not None:
             await self._sends.flush()
 
-    def accept(self, handed: deque[Handed], count: int) -> None:
-        """Send so many messages that have been counted against their limits, and tell their sinks; on the loop of this producer."""
+    def accept(self, handed: deque[Waiting], count: int) -> None:
+        """Send so many messages that have been counted against their limits, and tell their sinks; on the loop of this producer.
+
+        Their time begins now: until now they were accepted at 0."""
         self.running()
-        sends, default = self._sends, self._limit_s
+        sends = self._sends
         assert sends is not None
         for _ in range(count):
-            message, sink, limits, key, queue, timeout = handed[0]
-            accepted, born_ms = sends.moment()
-            limit = default if timeout is None else timeout
-            if key is None:
-                key = message.sharding_key or None
-            try:
-                entry = Waiting(message, sink, limits, key, queue, accepted, accepted + limit, born_ms)
-            except Exception as error:  # the topic is no text, for one
-                limits.give_back(len(message.body))
-                if not sink.done():
-                    sink.set_exception(error)
-            else:
-                sends.accept(entry)
+            entry = handed[0]
+            entry.accepted, entry.born_ms = sends.moment()
+            entry.deadline += entry.accepted
+            sends.accept(entry)
             handed.popleft()  # only now: whoever looks finds it here or there
 
     @property
