@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from kappamq.broker.copies.members.operations import TRANSFER_S, GroupOperations
+from kappamq.errors import RequestTimeout
 from kappamq.protocol.bodies.copies import BrokerEpochs, HaStatus, LeaderNow
 from kappamq.protocol.headers.admin import GetBrokerEpochs, GetHaStatus, TransferLeader
+from kappamq.raft import MemberId
 from tests.broker.copies.members.test_group import members
 from tests.broker.running import run, speaking
 from tests.broker.transacting import COMMIT, producing
+from tests.client.loop import on_loop
 from tests.waiting import eventually_async
 
 
@@ -115,3 +121,35 @@ def test_a_new_leader_goes_on_with_what_it_has_read_along(tmp_path: Path) -> Non
                 assert [record.body for record in await speaker.read("tea")] == [b"half"]
 
     run(test())
+
+
+@pytest.mark.parametrize(
+    ("steps_down", "text"), [(False, "this broker goes on"), (True, "and this broker does not any more")]
+)
+@on_loop
+async def test_a_transfer_that_nobody_completes_says_whether_this_broker_still_leads(
+    steps_down: bool, text: str
+) -> None:
+    other = SimpleNamespace(member=MemberId("n1", 1), flushed=0)
+    node: Any = SimpleNamespace(leadership=SimpleNamespace(peers={other.member: other}), leader=None)
+    now = 0.0
+
+    def transfer(target: MemberId, at: float) -> None:
+        nonlocal now
+        if steps_down:
+            node.leadership = None
+        now = TRANSFER_S
+
+    def liveness() -> float:
+        nonlocal now
+        now += 1
+        return now
+
+    node.transfer = transfer
+    group: Any = SimpleNamespace(
+        node=node, me="n0", config=SimpleNamespace(group="g"), now=lambda: now, event=lambda call: call()
+    )
+    clock: Any = SimpleNamespace(liveness=liveness)
+    store: Any = None
+    with pytest.raises(RequestTimeout, match=f"n1.* is not known to lead after 3 s, {text}"):
+        await GroupOperations(group, store, clock).transfer("n1")

@@ -47,7 +47,8 @@ class GroupOperations:
         until = self._clock.liveness() + TRANSFER_S
         while node.leadership is not None or node.leader is None:
             if self._clock.liveness() > until:
-                raise RequestTimeout(f"{target.member} does not lead after {TRANSFER_S:g} s, this broker goes on")
+                now = "this broker goes on" if node.leadership is not None else "and this broker does not any more"
+                raise RequestTimeout(f"{target.member} is not known to lead after {TRANSFER_S:g} s, {now}")
             await asyncio.sleep(_LOOK_S)
         return LeaderNow(node.leader.name, group.client_address(node.leader) or "", node.term)
 
