@@ -10,6 +10,8 @@ import pytest
 from kappamq.broker.naming.registration import Registration
 from kappamq.broker.naming.role_now import FixedRole
 from kappamq.cli import cluster as cluster_command
+from kappamq.client.admin.admin import AsyncAdmin
+from kappamq.errors import RequestTimeout
 from kappamq.local import Local, LocalThread
 from tests.cli.conftest import run_kappamq, small_local
 from tests.waiting import eventually
@@ -69,6 +71,20 @@ def test_members_are_changed_in_raft_groups_only(kappamq: Any) -> None:
     assert "is not in a Raft group" in kappamq("broker", "replace", "broker-a", "n3", "127.0.0.1:1").err
     assert '"kind": "IllegalOperation"' in kappamq("-o", "json", "broker", "transfer-leader", "broker-a").err
     assert "there is no broker group nothing" in kappamq("member", "remove", "nothing", "n3").err
+
+
+def test_a_removal_stands_though_nobody_says_how_many_vote_then(kappamq: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def removed(self: AsyncAdmin, *arguments: Any) -> None:
+        pass
+
+    async def silent(self: AsyncAdmin) -> list[Any]:
+        raise RequestTimeout("no name server answered in time")
+
+    monkeypatch.setattr(AsyncAdmin, "change_members", removed)
+    monkeypatch.setattr(AsyncAdmin, "members", silent)
+    ran = kappamq("member", "remove", "broker-a", "n3")
+    assert (ran.exit_code, ran.out) == (0, "n3 is no member of broker-a any more: stop it if it still runs\n")
+    assert "how many of broker-a vote now is not known: no name server answered in time" in ran.err
 
 
 @pytest.mark.parametrize(

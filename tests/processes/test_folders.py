@@ -8,7 +8,7 @@ from kappamq.errors import StoreError, StoreLocked
 from kappamq.processes.folders import check_several, check_shape, check_single, command, left_out
 from kappamq.processes.plan import Shape, places
 from kappamq.store.lock import StoreLock
-from tests.processes.test_stores import stored, voted
+from tests.processes.test_stores import founded, stored, voted
 
 
 def made(root: Path, *names: str, config: str = "") -> Path:
@@ -72,7 +72,8 @@ def test_a_group_is_started_with_the_members_it_has(tmp_path: Path) -> None:
 def test_members_that_were_removed_or_added(tmp_path: Path) -> None:
     for number in range(3):
         voted(tmp_path / "brokers" / f"a-{number}", f"n{number}", ["n0", "n1", "n2"])
-    voted(tmp_path / "brokers" / "a-0", "n0", ["n0", "n1"], term=2)
+    for number in range(2):
+        voted(tmp_path / "brokers" / f"a-{number}", f"n{number}", ["n0", "n1"], term=2)
     check_shape(tmp_path, Shape(raft=3))
     assert [place.member for place in left_out(tmp_path, places(Shape(raft=3)))] == ["n2"]
     voted(tmp_path / "brokers" / "a-1", "n1", ["n0", "n1", "n3"], term=3)
@@ -81,6 +82,22 @@ def test_members_that_were_removed_or_added(tmp_path: Path) -> None:
     voted(tmp_path / "brokers" / "a-1", "n1", ["n0", "n1", "n7"], term=4)
     with pytest.raises(StoreError, match="start each with `kappamq broker -c FILE`"):
         check_shape(tmp_path, Shape(raft=5))
+
+
+@pytest.mark.parametrize("size", [3, 5])
+@pytest.mark.parametrize("founded_by", [1, 2, 3])
+def test_a_group_whose_founding_was_interrupted_is_started_with_all_its_members(
+    tmp_path: Path, size: int, founded_by: int
+) -> None:
+    members = [f"n{number}" for number in range(size)]
+    for number in range(size):
+        (tmp_path / "brokers" / f"a-{number}").mkdir(parents=True)
+    for number in range(founded_by):
+        founded(tmp_path / "brokers" / f"a-{number}", f"n{number}", members)
+    shape = Shape(raft=size)
+    check_shape(tmp_path, shape)
+    assert left_out(tmp_path, places(shape)) == []
+    assert command(tmp_path) == f"kappamq up --data {tmp_path} --raft {size}"
 
 
 def test_messages_of_a_master_do_not_become_those_of_a_group(tmp_path: Path) -> None:

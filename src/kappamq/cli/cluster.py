@@ -194,9 +194,15 @@ def _warn_if_silent(out: Output, place: str) -> None:
 
 
 def _warn_if_few_vote(out: Output, cluster: Cluster, group: str, timeout: float) -> None:
+    """The member is removed by now: whoever does not answer makes no failure of it."""
     from kappamq.client.admin.standing import caution
+    from kappamq.errors import KappaError
 
-    found = cluster.ask(timeout, lambda admin: admin.members())
+    try:
+        found = cluster.ask(timeout, lambda admin: admin.members())
+    except KappaError as error:
+        out.warn(f"how many of {group} vote now is not known: {error}")
+        return
     voters = next((member.voters for member in found if member.group == group and member.voters), None)
     if voters is not None and (text := caution(voters)) is not None:
         out.warn(f"{group} has {text}. `kappamq member add` adds another")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from kappamq.raft import TermRecord, Terms
 from kappamq.replication import terms_file, vote_file
+from kappamq.replication.vote_file import Vote
 from kappamq.store.lock import StoreLock
 
 _VOTE: Final = "kappamq.vote"
@@ -34,23 +36,57 @@ class Held:
         return len(self.written or self.folders)
 
     def members(self) -> list[str]:
-        """The names of the group's members, as the one that knows most has noted them."""
-        latest, names = (-1, -1), set[str]()
-        for folder in self.voters:
-            try:
-                last = terms_file.decode((folder / _TERMS).read_bytes())[0].last
-            except (OSError, ValueError):
-                continue
-            if last.members.all and (last.term, last.start) > latest:
-                latest, names = (last.term, last.start), {member.name for member in last.members.all}
-        return sorted(names or set(self._voted()))
+        """The names of the group's members. Before any log says who they are: its founders, and whoever has taken part."""
+        noted = {name: self._terms(folder) for name, folder in self._by_name().items()}
+        # What a log begins with was confirmed before; any other change may have been noted and never got through.
+        sure = [terms.base for terms in noted.values() if terms is not None and terms.base.members.all]
+        sure += [record for record in _records(noted) if _may_be_confirmed(record, noted)]
+        if not sure:
+            return sorted({*noted, *self._founders()})
+        return sorted({member.name for member in max(sure, key=_place).members.all})
 
-    def _voted(self) -> Iterator[str]:
+    def _by_name(self) -> dict[str, Path]:
+        """The voters. One whose vote is damaged says so when it is started: until then it is known by its folder."""
+        votes = ((self._vote(folder), folder) for folder in self.voters)
+        return {vote.member.name if vote else f"n{folder.name.partition('-')[2]}": folder for vote, folder in votes}
+
+    def _founders(self) -> Iterator[str]:
+        """A group is named after them: `broker-a:n0,n1,n2`, or `broker-a:n0#...` if one began alone."""
         for folder in self.voters:
-            try:
-                yield vote_file.decode((folder / _VOTE).read_bytes()).member.name
-            except (OSError, ValueError):
-                yield f"n{folder.name.partition('-')[2]}"  # it says what is wrong with it when it is started
+            if (vote := self._vote(folder)) is not None and ":" in vote.group_id:
+                yield from (name.partition("#")[0] for name in vote.group_id.rpartition(":")[2].split(","))
+
+    @staticmethod
+    def _vote(folder: Path) -> Vote | None:
+        try:
+            return vote_file.decode((folder / _VOTE).read_bytes())
+        except (OSError, ValueError):
+            return None
+
+    @staticmethod
+    def _terms(folder: Path) -> Terms | None:
+        try:
+            return terms_file.decode((folder / _TERMS).read_bytes())[0]
+        except (OSError, ValueError):
+            return None
+
+
+def _records(noted: Mapping[str, Terms | None]) -> Iterator[TermRecord]:
+    for terms in noted.values():
+        yield from (record for record in (terms.records if terms is not None else ()) if record.members.all)
+
+
+def _may_be_confirmed(record: TermRecord, noted: Mapping[str, Terms | None]) -> bool:
+    """Whether a majority of its voters may have it: those that say nothing count, since a file may be lost, or on another machine."""
+    place, may_have = _place(record), 0
+    for voter in record.members.voters:
+        terms = noted.get(voter.name)
+        may_have += terms is None or _place(terms.base) >= place or place in map(_place, terms.records)
+    return may_have * 2 > len(record.members.voters)
+
+
+def _place(record: TermRecord) -> tuple[int, int]:
+    return record.term, record.start
 
 
 def held(folder: Path) -> dict[str, Held]:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from kappamq.client.admin.standing import caution, standing
+from kappamq.client.admin.standing import caution, leading, standing
 
 LEADER = {
     "kappamqRaftMember": "n0#2",
@@ -16,6 +16,17 @@ def test_what_a_leader_says() -> None:
     assert leader is not None
     assert (leader.member, leader.leads, leader.voters, leader.learners) == ("n0", True, ("n0", "n1"), ("n3",))
     assert [leader.of(name) for name in ("n0", "n1", "n2", "n3")] == ["voter", "voter", "removed", "learner"]
+
+
+def test_of_two_that_say_they_lead_the_later_one_does() -> None:
+    deposed, leader = (standing({**LEADER, "kappamqRaftTerm": term}) for term in ("9", "10"))
+    follower = standing({**LEADER, "kappamqRaftRole": "follower", "kappamqRaftTerm": "11"})
+    assert deposed is not None
+    assert leader is not None
+    assert follower is not None
+    assert leading(None, follower) is None
+    for known, told in ((deposed, leader), (leader, deposed), (None, leader), (leader, follower)):
+        assert leading(known, told) is leader
 
 
 def test_a_member_that_waits_for_its_group() -> None:

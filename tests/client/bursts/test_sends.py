@@ -272,6 +272,16 @@ async def test_a_time_out_says_for_each_message_whether_it_was_sent() -> None:
 
 
 @on_loop
+async def test_what_has_no_time_left_before_its_topic_is_known_is_settled_once() -> None:
+    async with fake_cluster(tea=1) as cluster, AsyncProducer(**cluster.options()) as producer:
+        with pytest.raises(SendTimeout):
+            await producer.send(Message("tea", b"late"), timeout=1e-9)
+        sends = producer._sends
+        assert sends is not None
+        assert (len(sends), sends.left_over()) == (0, (0, 0))
+
+
+@on_loop
 async def test_a_cancelled_send_says_whether_it_was_sent() -> None:
     async with fake_cluster(tea=1) as cluster, AsyncProducer(**cluster.options()) as producer:
         await warm(producer)

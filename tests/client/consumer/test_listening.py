@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -490,6 +491,27 @@ async def test_listeners_that_never_wait_leave_the_loop_to_others() -> None:
     await eventually_async(lambda: len(work.noted.done) == 20)
     await work.end()
     assert len(set(turns_seen)) > 5
+
+
+@on_loop
+async def test_many_workers_keep_the_loop_no_longer_than_one() -> None:
+    workers, each_s, turns = 20, 0.001, [0.0]
+    now = 0.0  # the time that the listeners take, and nothing else does
+
+    def turn() -> None:
+        turns.append(now)
+        asyncio.get_running_loop().call_soon(turn)
+
+    async def listen(message: ReceivedMessage) -> None:
+        nonlocal now
+        now += each_s
+
+    work = Setup(listen, 2000, workers=workers, now=lambda: now)
+    turn()
+    await eventually_async(lambda: len(work.noted.done) == 2000)
+    await work.end()
+    longest = max(later - earlier for earlier, later in pairwise(turns))
+    assert longest <= RUN_S + (workers + 1) * each_s, "each may have a message by then"
 
 
 @on_loop

@@ -24,12 +24,20 @@ def test_topics_may_be_written_in_several_ways() -> None:
         ({"tea": "a"}, "b", ConfigError, "put the filter of each topic into it"),
         ({"tea": "price > 3"}, "*", ConfigError, r"looks like SQL.*sql\('price > 3'\)"),
         ("tea", "a IS NOT NULL", ConfigError, "looks like SQL"),
+        ("tea", "n between 1 and 3", ConfigError, "looks like SQL"),
+        ("tea", "colour not in ('red')", ConfigError, "looks like SQL"),
+        ("tea", "colour LIKE 'r%'", ConfigError, "looks like SQL"),
         ("te a", "*", InvalidParameter, "not allowed"),
     ],
 )
 def test_what_is_wrong_is_named(topics: object, wanted: str, error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
         wanted_topics(topics, wanted)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("tags", ["made in italy", "new or used || not new", "salt and pepper", "in between", "is it"])
+def test_a_tag_may_hold_words_of_sql(tags: str) -> None:
+    assert wanted_topics("tea", tags) == {"tea": tags}
 
 
 def test_an_sql_filter_is_a_text() -> None:

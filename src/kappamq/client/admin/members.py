@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
-from kappamq.client.admin.standing import Standing, standing
+from kappamq.client.admin.standing import Standing, leading, standing
 from kappamq.client.core.core import ClientCore
 from kappamq.client.core.routes import MASTER_ID
 from kappamq.errors import BrokerNotFound, IllegalOperation, KappaError
@@ -71,11 +71,11 @@ class Members(ABC):
         ]
         room = asyncio.Semaphore(ASKED_AT_ONCE)
 
-        leading: dict[str, Standing] = {}
+        leaders: dict[str, Standing] = {}
 
         async def ask(member: Member) -> tuple[Member, HaStatus | None]:
             async with room:
-                return await _ask(core, member, leading)
+                return await _ask(core, member, leaders)
 
         answers = await asyncio.gather(*(ask(member) for member in known))
         masters = {member.group: (member, status) for member, status in answers if member.broker_id == MASTER_ID}
@@ -83,7 +83,7 @@ class Members(ABC):
         hosts = _hosts(member for member, _ in slaves)
         found = [master for master, _ in masters.values()]
         found += [_with_lag(slave, status, masters.get(slave.group), hosts) for slave, status in slaves]
-        found = [_with_standing(member, leading.get(member.group)) for member in found]
+        found = [_with_standing(member, leaders.get(member.group)) for member in found]
         return sorted(found, key=lambda member: (member.cluster, member.group, member.broker_id))
 
     async def transfer_leader(self, group: str, member: str | None = None, timeout: float = 10.0) -> LeaderNow:
@@ -117,8 +117,8 @@ class Members(ABC):
         return address
 
 
-async def _ask(core: ClientCore, member: Member, leading: dict[str, Standing]) -> tuple[Member, HaStatus | None]:
-    """`leading`: what the leaders of Raft groups say is put there, by group."""
+async def _ask(core: ClientCore, member: Member, leaders: dict[str, Standing]) -> tuple[Member, HaStatus | None]:
+    """`leaders`: what the leaders of Raft groups say is put there, by group."""
     try:
         table = KVTable.decode((await core.ask(member.address, GetBrokerRuntimeInfo())).body).table
     except KappaError as error:
@@ -127,8 +127,8 @@ async def _ask(core: ClientCore, member: Member, leading: dict[str, Standing]) -
     epochs = await _told(core, member.address, GetBrokerEpochs(), EpochCache)
     end = table.get("commitLogMaxOffset", "")
     own = standing(table)
-    if own is not None and own.leads:
-        leading[member.group] = own
+    if own is not None and (leader := leading(leaders.get(member.group), own)) is not None:
+        leaders[member.group] = leader
     return (
         replace(
             member,
@@ -153,7 +153,8 @@ async def _told(core: ClientCore, address: str, header: Header, kind: type[B]) -
 def _with_standing(member: Member, leader: Standing | None) -> Member:
     if leader is None or member.member is None:
         return member
-    return replace(member, standing=leader.of(member.member))
+    voters = member.voters if member.member == leader.member else None
+    return replace(member, standing=leader.of(member.member), voters=voters)
 
 
 def _hosts(slaves: Iterable[Member]) -> Mapping[tuple[str, str], int]:

@@ -24,6 +24,7 @@ class Standing:
     leads: bool
     voters: tuple[str, ...]
     learners: tuple[str, ...]
+    term: int = 0
 
     def of(self, member: str) -> str:
         """What another one is to this one, which is to be the leader."""
@@ -40,7 +41,13 @@ def standing(table: Mapping[str, str]) -> Standing | None:
         table.get("kappamqRaftRole") == _LEADER,
         tuple(_NAME.findall(table.get("kappamqRaftVoters", ""))),
         tuple(_NAME.findall(table.get("kappamqRaftLearners", ""))),
+        int(term) if (term := table.get("kappamqRaftTerm", "")).isdecimal() else 0,
     )
+
+
+def leading(known: Standing | None, told: Standing) -> Standing | None:
+    """Who leads, after one more member has told its standing: a leader that was deposed may not know it yet, and says so, too."""
+    return told if told.leads and (known is None or told.term > known.term) else known
 
 
 def caution(voters: tuple[str, ...] | list[str]) -> str | None:

@@ -327,7 +327,8 @@ class Sends:
                 chosen = self.sending.choose_for_all(route, entries, entries[0].accepted)
             if topic is None or chosen is None:
                 for entry in entries:
-                    self._accept(entry)
+                    if not entry.settled:
+                        self._accept(entry)
                 continue
             for queue, part in chosen:
                 lane = self._lane(topic, queue, ordered=False)

@@ -44,7 +44,8 @@ SLOW_SHARE: Final = 8
 LATE_S: Final = 0.01
 """What lies behind a message for this long is given to other threads."""
 RUN_S: Final = 0.02
-"""Listeners that never wait for anything leave the loop to others after this long."""
+"""Listeners that never wait for anything leave the loop to others after this long, all workers together."""
+_NEVER: Final = float("inf")
 STUCK_PER_WORKER_MAX: Final = 4
 """How many stuck threads are replaced per configured thread; beyond that more threads would not help."""
 
@@ -94,6 +95,7 @@ class Listening:
         self._failures: set[asyncio.Task[None]] = set()
         self._ended = asyncio.Event()
         self._evening: asyncio.TimerHandle | None = None
+        self._turn_until = _NEVER
 
     def start(self) -> None:
         if self._batch > 1:
@@ -309,9 +311,8 @@ class Listening:
     # --- tasks ---
 
     async def _work_in_task(self) -> None:
-        ran = self._now()
         while (delivery := await self._inbox.take_async()) is not None:
-            suspended = self._run(delivery, ran + RUN_S)
+            suspended = self._run(delivery, self._until())
             if suspended is not None:
                 one, began, coroutine, awaited = suspended
                 self._in_tasks.add(one)
@@ -324,10 +325,18 @@ class Listening:
                     self._succeed(one)
                 else:
                     self._fail(one, verdict)
-                ran = self._now()
-            elif self._now() - ran > RUN_S:
+            while self._now() > self._turn_until:  # noqa: ASYNC110 - until the next turn of the loop
                 await asyncio.sleep(0)  # the loop has other work, too
-                ran = self._now()
+
+    def _until(self) -> float:
+        """How long listeners that never wait may go on: all workers together, in one turn of the loop."""
+        if self._turn_until == _NEVER:
+            self._turn_until = self._now() + RUN_S
+            self._loop.call_soon(self._end_turn)
+        return self._turn_until
+
+    def _end_turn(self) -> None:
+        self._turn_until = _NEVER
 
     def _run(self, delivery: Delivery, until: float) -> tuple[Delivery, float, Awaitable[Any], Any] | None:
         """Process messages until a listener has to wait for something. Returns that one's, its coroutine and what it awaits.
