@@ -1,4 +1,7 @@
-"""Into how many tasks a read is divided."""
+"""Into how many tasks a read is divided.
+
+Only the cores of the driver are known here: on a cluster, the option `minPartitions` says how many there are.
+"""
 
 from __future__ import annotations
 

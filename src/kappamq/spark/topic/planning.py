@@ -1,4 +1,7 @@
-"""Which messages a read covers, and how they are divided into tasks. Pure: after a crash Spark plans again and gets the same result."""
+"""Which messages a read covers, and how they are divided into tasks.
+
+After a crash Spark plans again, and gets the same messages; on a machine with another number of cores they are divided into other tasks.
+"""
 
 from __future__ import annotations
 
