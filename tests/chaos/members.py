@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import re
 import signal
-import socket
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -15,8 +13,7 @@ from datetime import datetime
 from pathlib import Path
 
 from benchmarks.process import Child, Cpu, ProcessFailed
-from kappamq.broker.naming.ports import bind_ports, close_all
-from kappamq.errors import ConfigError
+from tests.free_ports import free_ports
 
 HOST = "127.0.0.1"
 GROUP = "chaos"
@@ -117,7 +114,7 @@ class Group:
         count: int = 3,
     ) -> None:
         names = [f"n{number}" for number in range(count)]
-        ports = dict(zip(names, _free_ports(count), strict=True))
+        ports = dict(zip(names, free_ports(count), strict=True))
         self.members: dict[str, Member] = {}
         for name in names:
             peers = {
@@ -191,22 +188,6 @@ class Group:
     def bytes_compared(self) -> int:
         first, *_ = self.members.values()
         return sum(path.stat().st_size for path in (first.data / "commitlog").iterdir())
-
-
-def _free_ports(count: int) -> list[int]:
-    """Ports below those that the system gives away by itself: they are still free when a killed member comes back."""
-    held: dict[int, list[socket.socket]] = {}
-    try:
-        while len(held) < count:
-            port = random.SystemRandom().randrange(12_000, 32_000)
-            try:
-                held[port] = bind_ports(HOST, port, 1)
-            except ConfigError:
-                continue
-    finally:
-        for listeners in held.values():
-            close_all(listeners)
-    return list(held)
 
 
 def _difference(one: Path, other: Path) -> int | None:

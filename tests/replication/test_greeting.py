@@ -110,6 +110,16 @@ def test_founders_are_told_of_the_same_members_and_later_ones_need_not_be() -> N
     check_member(replace(other, group_id="g:1", end=5), replace(founder, group_id="g:1"))
 
 
+@pytest.mark.parametrize("name", ["", "a b", "\x1b[31m", "n" * 65])
+def test_a_member_has_a_name_that_members_can_have(name: str) -> None:
+    ours = MemberHello(
+        cluster="c", name="b", group="g", members="n0,n1,n2", member="n0", address="h:1", segment_bytes=1, delay_levels="1s",
+        term=0, end=0, group_id="",
+    )  # fmt: skip
+    with pytest.raises(Refusal, match="dLegerSelfId is not one that a member can have"):
+        check_member(replace(ours, member=name), ours)
+
+
 def test_a_member_that_is_known_stays_as_it_is() -> None:
     hello = MemberHello(
         cluster="c", name="b", group="g", members="n0", member="n0", address="h:1", segment_bytes=1, delay_levels="1s",

@@ -27,7 +27,7 @@ MESSAGES: list[raft.Message] = [
     raft.Append(A, B, 1, 2, 10, 13, 1, RECORDS, 4),
     raft.Append(A, B, 1, 2, 10, 13, 1, (), 4),
     raft.Report(A, B, 1, 2, 3, 4),
-    raft.Report(MemberId("n" * 300, 1), B, 1, 2, 3, 4),
+    raft.Report(MemberId("n" * 64, 1), B, 1, 2, 3, 4),
     raft.TimeoutNow(A, B, 1),
     raft.Join(A, B, 0),
 ]
@@ -130,3 +130,16 @@ def test_noise_is_refused_or_could_have_been_said(noise: bytes) -> None:
     except BadStream:
         return
     assert decode(encode(said.message, said.data, said.log_min, said.now_ms)) == said
+
+
+@pytest.mark.parametrize("name", ["", "a b", "\ud800", "\x1b[31m", "n" * 65])
+@pytest.mark.parametrize("kind", [raft.PreVote, raft.Report])
+def test_names_that_no_member_can_have_are_refused(kind: type[raft.Message], name: str) -> None:
+    """They could not be saved in a vote or with a term, and a member that cannot save its vote stops taking part."""
+    message = next(message for message in MESSAGES if type(message) is kind)._replace(source=MemberId(name, 1))
+    try:
+        content = encode(message)
+    except UnicodeEncodeError:
+        return  # no binary head can hold it
+    with pytest.raises(BadStream, match=r"a name that no member can have|makes no sense"):
+        decode(content)

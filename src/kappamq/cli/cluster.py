@@ -10,7 +10,7 @@ import typer
 
 from kappamq.cli.shared.cluster import Cluster, clustered
 from kappamq.cli.shared.options import OutputOption, TimeoutOption, spoken
-from kappamq.cli.shared.output import Format, Output, size
+from kappamq.cli.shared.output import Format, Output, literal, size
 from kappamq.cli.shared.usage import Family
 
 if TYPE_CHECKING:
@@ -93,11 +93,11 @@ def transfer_leader(
     out = Output(output)
     now = cluster.ask(timeout, lambda admin: admin.transfer_leader(group, to, timeout))
     if not now.member:  # a broker of an earlier version
-        out.line(f"another member leads {group}", group=group)
+        out.line(literal(f"another member leads {group}"), group=group)
         return
     where = f" ({now.address})" if now.address else ""
     out.line(
-        f"{now.member}{where} leads {group} now, in term {now.term}",
+        literal(f"{now.member}{where} leads {group} now, in term {now.term}"),
         group=group,
         leader=now.member,
         address=now.address,
@@ -138,7 +138,9 @@ def add_member(
     out = Output(output)
     cluster.ask(timeout, lambda admin: admin.change_members(group, "add", name, place, timeout))
     out.line(
-        f"{name} is a member of {group}: it learns first, and votes once it has caught up", group=group, member=name
+        literal(f"{name} is a member of {group}: it learns first, and votes once it has caught up"),
+        group=group,
+        member=name,
     )
     _warn_if_silent(out, place)
 
@@ -156,7 +158,7 @@ def remove_member(
     """Remove a member. Stop its process afterwards. For the leader, transfer the leadership first."""
     out = Output(output)
     cluster.ask(timeout, lambda admin: admin.change_members(group, "remove", name, None, timeout))
-    out.line(f"{name} is no member of {group} any more: stop it if it still runs", group=group, member=name)
+    out.line(literal(f"{name} is no member of {group} any more: stop it if it still runs"), group=group, member=name)
     _warn_if_few_vote(out, cluster, group, timeout)
 
 
@@ -174,7 +176,7 @@ def replace_member(
     """Change a member's address, after it was moved or is being rebuilt there from an empty directory."""
     out = Output(output)
     cluster.ask(timeout, lambda admin: admin.change_members(group, "replace", name, place, timeout))
-    out.line(f"{name} of {group} is at {place} now", group=group, member=name, address=place)
+    out.line(literal(f"{name} of {group} is at {place} now"), group=group, member=name, address=place)
     _warn_if_silent(out, place)
 
 

@@ -8,7 +8,7 @@ import typer
 
 from kappamq.cli.shared.cluster import Cluster, clustered
 from kappamq.cli.shared.options import OutputOption, TimeoutOption, spoken
-from kappamq.cli.shared.output import Format, Output, counted, when
+from kappamq.cli.shared.output import Format, Output, counted, literal, when
 from kappamq.cli.shared.usage import Family, wrong
 from kappamq.cli.topic import on_a_terminal
 
@@ -61,7 +61,7 @@ def list_(cluster: Cluster, timeout: TimeoutOption = 5.0, output: OutputOption =
         if row["publishing"]:
             parts.append(f"{row['publishing']} being published")
         parts.append(f"{row['staged_bytes']} bytes staged")
-        out.line(f"[bold]{row['scope']}[/]: {', '.join(parts)}", **row)
+        out.line(f"[bold]{literal(row['scope'])}[/]: {literal(', '.join(parts))}", **row)
 
 
 @app.command()
@@ -91,5 +91,8 @@ def reset(
         typer.confirm(f"Forget {scope} and which of its batches were written?", abort=True, err=True)
     brokers = cluster.ask(timeout, lambda admin: admin.reset_scope(scope, force=force))
     Output(output).line(
-        f"reset [bold]{scope}[/] on {counted(len(brokers), 'broker')}", scope=scope, reset=True, brokers=brokers
+        f"reset [bold]{literal(scope)}[/] on {counted(len(brokers), 'broker')}",
+        scope=scope,
+        reset=True,
+        brokers=brokers,
     )

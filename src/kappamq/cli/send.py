@@ -12,7 +12,7 @@ import typer
 
 from kappamq.cli.shared.cluster import Cluster, clustered
 from kappamq.cli.shared.options import OutputOption, TimeoutOption, spoken
-from kappamq.cli.shared.output import Format, Output
+from kappamq.cli.shared.output import Format, Output, literal
 from kappamq.cli.shared.usage import topic_name, wrong
 from kappamq.errors import ConfigError
 
@@ -109,8 +109,8 @@ async def _send_all(
 def _tell(out: Output, result: SendResult, ms: float) -> None:
     warning = "" if result.ok else f", [yellow]{_STORED_ONLY.get(str(result.status), result.status)}[/]"
     out.line(
-        f"sent  {result.queue.topic}/{result.queue.queue_id}  offset {result.queue_offset}  "
-        f"id {result.message_id}  stored in {ms:.1f} ms{warning}",
+        f"sent  {literal(result.queue.topic)}/{result.queue.queue_id}  offset {result.queue_offset}  "
+        f"id {literal(result.message_id)}  stored in {ms:.1f} ms{warning}",
         status=str(result.status),
         topic=result.queue.topic,
         broker=result.queue.broker,

@@ -11,7 +11,7 @@ import typer
 from kappamq.cli.shared.cluster import Cluster, clustered
 from kappamq.cli.shared.exits import Exit
 from kappamq.cli.shared.options import OutputOption, TimeoutOption, TopicArgument, fail, spoken
-from kappamq.cli.shared.output import Format, Output, counted, when
+from kappamq.cli.shared.output import Format, Output, counted, literal, when
 from kappamq.cli.shared.usage import Family, wrong
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def list_(
 
     topics = cluster.ask(timeout, work)
     for topic in topics:
-        out.line(_escaped(topic), topic=topic)
+        out.line(literal(topic), topic=topic)
     if not topics:
         out.note("no topics yet; the first message sent to a topic creates it")
 
@@ -122,9 +122,9 @@ def create(
         return
     where = ", ".join(row["broker"] for row in rows)
     if len(before) == len(rows):
-        out.line(f"[bold]{_escaped(topic)}[/] already exists with {counted(queues, 'queue')} on {_escaped(where)}")
+        out.line(f"[bold]{literal(topic)}[/] already exists with {counted(queues, 'queue')} on {literal(where)}")
     else:
-        out.line(f"created [bold]{_escaped(topic)}[/] with {counted(queues, 'queue')} on {_escaped(where)}")
+        out.line(f"created [bold]{literal(topic)}[/] with {counted(queues, 'queue')} on {literal(where)}")
 
 
 @app.command()
@@ -198,7 +198,7 @@ def delete(
     except TopicNotFound:
         nothing = TopicNotFound(f"topic {topic!r} does not exist: nothing was deleted")
         raise cluster.with_hint(nothing, topic, timeout) from None
-    Output(output).line(f"deleted [bold]{_escaped(topic)}[/]", topic=topic, deleted=True)
+    Output(output).line(f"deleted [bold]{literal(topic)}[/]", topic=topic, deleted=True)
 
 
 @app.command()
@@ -312,7 +312,3 @@ def _tell_out_of_reach(out: Output, before: list[dict[str, Any]], after: list[di
 
 def on_a_terminal() -> bool:
     return sys.stdin.isatty()
-
-
-def _escaped(text: str) -> str:
-    return text.replace("[", "\\[")

@@ -12,6 +12,7 @@ import hmac
 from dataclasses import MISSING, asdict, dataclass, fields, replace
 from typing import Any, Final, Self
 
+from kappamq.config.copies import MEMBER_ID
 from kappamq.errors import KappaError, ProtocolError
 from kappamq.protocol import address
 from kappamq.replication.frames import BadStream
@@ -128,6 +129,8 @@ def check_member(theirs: MemberHello, ours: MemberHello) -> None:
             f"{theirs.cluster}/{theirs.name} of group {theirs.group} is no member of {ours.cluster}/{ours.name}, group {ours.group}: "
             f"brokerClusterName, brokerName and dLegerGroup must be the same on all members"
         )
+    if not MEMBER_ID.fullmatch(theirs.member):
+        raise Refusal("its dLegerSelfId is not one that a member can have: 1 to 64 letters, digits, _ and .")
     if theirs.is_new and ours.is_new and theirs.members != ours.members:
         raise Refusal(
             f"its members are {theirs.members}, ours {ours.members}: dLegerPeers must be the same on all members that found a group"

@@ -19,6 +19,7 @@ import typing
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
+from kappamq.config.copies import MEMBER_ID
 from kappamq.raft import MemberId, Members, Message, TermRecord
 from kappamq.raft import messages as raft
 from kappamq.replication.frames import BadStream
@@ -34,7 +35,6 @@ _LOG_MIN: Final = "logMin"
 _NOW_MS: Final = "nowMs"
 _KINDS: Final[dict[str, Any]] = {kind.__name__: kind for kind in typing.get_args(raft.Message)}
 _INCARNATION: Final = struct.Struct(">Q")
-_MEMBER_BYTES_MAX: Final = 255
 _START: Final = struct.Struct(">BB")
 _NUMBERS: Final[dict[int, Any]] = {1: raft.Append, 2: raft.Report, 3: raft.Beat}
 _NUMBER_OF: Final[dict[type, int]] = {kind: number for number, kind in _NUMBERS.items()}
@@ -92,8 +92,6 @@ def _packed(message: Message, log_min: int, now_ms: int) -> bytes | None:
             return None
         numbers = (*message[2:7], message.confirmed)
     source, target = _member_bytes(message.source), _member_bytes(message.target)
-    if len(source) > _MEMBER_BYTES_MAX:
-        return None
     return b"".join(
         (_START.pack(number, len(source)), source, target, _PACKED_NUMBERS[number].pack(log_min, now_ms, *numbers))
     )
@@ -122,7 +120,15 @@ def _member_bytes(member: MemberId) -> bytes:
 @lru_cache(maxsize=64)
 def _member_of(packed: bytes) -> MemberId:
     (incarnation,) = _INCARNATION.unpack_from(packed)
-    return member_from([packed[_INCARNATION.size :].decode(), incarnation], "a member")
+    return _named([packed[_INCARNATION.size :].decode(), incarnation], "a member")
+
+
+def _named(value: Any, what: str) -> MemberId:
+    """A member as another broker names it. What could not be written into our own files must not become part of a ballot or a term."""
+    member = member_from(value, what)
+    if not MEMBER_ID.fullmatch(member.name):
+        raise ValueError(f"{what} has a name that no member can have")
+    return member
 
 
 # -- heads of JSON ---------------------------------------------------------------------------------------------------------
@@ -178,7 +184,7 @@ def _listed(members: frozenset[MemberId]) -> list[list[str | int]]:
 
 def _read(name: str, value: Any) -> Any:
     if name in ("source", "target"):
-        return member_from(value, name)
+        return _named(value, name)
     if name in ("granted", "forced"):
         if not isinstance(value, bool):
             raise ValueError(f"{name} is {value!r}")
@@ -191,8 +197,8 @@ def _read(name: str, value: Any) -> Any:
 def _record(value: Any) -> TermRecord:
     start, term, voters, learners = value
     members = Members(
-        frozenset(member_from(member, "voter") for member in voters),
-        frozenset(member_from(member, "learner") for member in learners),
+        frozenset(_named(member, "voter") for member in voters),
+        frozenset(_named(member, "learner") for member in learners),
     )
     return TermRecord(_number("start", start), _number("term", term), members)
 

@@ -66,6 +66,17 @@ def test_the_role_finds_what_was_entered(tmp_path: Path, monkeypatch: pytest.Mon
     asyncio.run(asyncio.wait_for(test(), 30))
 
 
+def test_a_new_store_is_nothing_to_warn_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def test() -> None:
+        with bench(tmp_path) as it:
+            following = Following(it)
+            await following.caught_up()
+            await following.follower.take()
+
+    asyncio.run(asyncio.wait_for(test(), 30))
+    assert not caplog.text
+
+
 def test_what_is_delivered_elsewhere_is_not_read_again(tmp_path: Path) -> None:
     async def test() -> None:
         with bench(tmp_path) as it:

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from kappamq.cli.shared.exits import Exit
-from kappamq.cli.shared.output import Format, Output, counted, show, size, when
+from kappamq.cli.shared.output import Format, Output, counted, literal, show, size, when
 from kappamq.errors import TopicNotFound
 
 
@@ -122,3 +122,16 @@ def test_a_live_table_on_a_terminal_replaces_the_one_before(monkeypatch: pytest.
         show_table("second", ["id"], [{"id": 42}])
     first, second = text.getvalue().index("41"), text.getvalue().index("42")
     assert "\x1b[1A" in text.getvalue()[first:second], "the cursor goes back up"
+
+
+def test_what_others_say_is_no_command_to_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    evil = "a[/]\x1b]0;title\x07"
+    out = Output()
+    out.line(f"[bold]{literal(evil)}[/]")
+    out.table("brokers", ["name"], [{"name": evil}])
+    out.note(evil)
+    out.warn(evil)
+    out.error(evil, Exit.FAILED)
+    captured = capsys.readouterr()
+    assert "\x1b]" not in captured.out + captured.err
+    assert captured.out.count(r"a[/]\x1b]0;title\x07") == 2

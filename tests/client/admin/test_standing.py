@@ -39,3 +39,10 @@ def test_few_voters() -> None:
     assert caution(["n0", "n1", "n2"]) is None
     assert caution(["n0", "n1"]) == "2 voters (n0, n1): the loss of one stops the group"
     assert "1 voter (n0)" in (caution(["n0"]) or "")
+
+
+def test_what_no_broker_of_ours_says_harms_nobody() -> None:
+    """A command asks all brokers, and one that says nonsense must not keep the others' answers from being shown."""
+    odd = standing({**LEADER, "kappamqRaftTerm": "9" * 5000, "kappamqRaftVoters": "'" + "a" * 200_000})
+    assert odd is not None
+    assert (odd.term, odd.voters) == (0, ())

@@ -235,6 +235,15 @@ async def test_what_may_have_been_stored_is_tried_again_as_often_as_the_producer
 
 
 @on_loop
+@pytest.mark.parametrize("code", [ResponseCode.SYSTEM_BUSY, ResponseCode.SYSTEM_ERROR, ResponseCode.MESSAGE_ILLEGAL])
+async def test_an_error_of_the_last_try_says_nothing_of_one_that_may_have_been_stored(code: ResponseCode) -> None:
+    async with fake_cluster(tea=1) as cluster, AsyncProducer(**cluster.options(send_retries=1)) as producer:
+        cluster.broker.script(SEND, maybe, lambda peer, frame: reply(frame, code, "not now"))
+        with pytest.raises(MaybeStored, match="not now"):
+            await producer.send(Message("tea", b"x"), timeout=30)
+
+
+@on_loop
 async def test_a_refusal_does_not_hide_that_an_earlier_try_may_have_been_stored() -> None:
     async with fake_cluster(tea=1) as cluster, AsyncProducer(**cluster.options(send_retries=2)) as producer:
 

@@ -23,7 +23,7 @@ from kappamq.protocol.records.view import RecordView, walk
 from kappamq.protocol.timing import Parked, parked, parked_in
 from kappamq.store.message_store import MessageStore
 from kappamq.store.timer.acts import acts, not_after, not_before
-from kappamq.store.timer.entries import CANCEL, PLAIN, PRECISION_MS, ROLL, ROLL_MS, UNIT, Unit, slot_ms
+from kappamq.store.timer.entries import CANCEL, PLAIN, PRECISION_MS, ROLL, ROLL_MS, UNIT, Stamp, Unit, slot_ms
 from kappamq.store.timer.files import TimerFiles
 
 log = logging.getLogger(__name__)
@@ -71,11 +71,21 @@ class TimerBook:
 
     def open(self, progress: TimerProgress) -> Opened:
         """Continue from what the last broker left; what cannot be trusted is rebuilt from the queue."""
-        low, end, _next, _stored = self._store.queue_state(TIMER_TOPIC, 0)
         try:
-            stamp = self._files.open(self.last_step)
+            return self._continue(self._files.open(self.last_step), progress)
         except (StoreFormatError, StoreDamaged) as error:
             return self.rebuild(progress, str(error))
+
+    def open_to_follow(self, progress: TimerProgress) -> Opened | None:
+        """The same on a node that does not deliver; None if another broker has written the files."""
+        try:
+            stamp = self._files.open(self.last_step)
+            return self._continue(stamp, progress) if stamp is None or stamp.ours else None
+        except (StoreFormatError, StoreDamaged) as error:
+            return self.rebuild(progress, str(error))
+
+    def _continue(self, stamp: Stamp | None, progress: TimerProgress) -> Opened:
+        low, end, _next, _stored = self._store.queue_state(TIMER_TOPIC, 0)
         if stamp is None:
             lost = low < end and bool(low or progress.due_ms)  # else this is the first timer of all
             return self.rebuild(progress, "the timer files are missing" if lost else "")
@@ -88,20 +98,9 @@ class TimerBook:
             return self.rebuild(progress, "the machine went down, or the wall clock was set")
         if not low <= checkpoint.queue_offset <= end:
             return self.rebuild(progress, f"the timer files end at message {checkpoint.queue_offset} of [{low}, {end}]")
-        try:
-            queue_offset = self._files.resume(checkpoint.queue_offset, self._log_offset_of)
-        except StoreDamaged as error:
-            return self.rebuild(progress, str(error))
+        queue_offset = self._files.resume(checkpoint.queue_offset, self._log_offset_of)
         # Only the log knows what is delivered: the checkpoint may have heard of copies that did not get to the disk.
         return Opened(queue_offset, max(progress.due_ms, self._stored_ms(low)), None, False)
-
-    def open_to_follow(self, progress: TimerProgress) -> Opened | None:
-        """The same, for who does not deliver; None if another broker has written the files."""
-        try:
-            stamp = self._files.open()
-        except (StoreFormatError, StoreDamaged):
-            stamp = None
-        return self.open(progress) if stamp is None or stamp.ours else None
 
     def rebuild(self, progress: TimerProgress, why: str) -> Opened:
         """Begin anew: every message of the timer topic that may be pending is to be entered again."""

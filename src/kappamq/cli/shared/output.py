@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kappamq.cli.shared.exits import Exit
+from kappamq.cli.shared.logs import escaped
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -82,7 +83,7 @@ class Output:
         if not self.json:
             from rich.text import Text
 
-            self.console(err=True).print(Text(text, style="dim"))
+            self.console(err=True).print(Text(_printable(text), style="dim"))
 
     def warn(self, text: str) -> None:
         if self.json:
@@ -90,7 +91,7 @@ class Output:
         else:
             from rich.text import Text
 
-            self.console(err=True).print(Text(f"warning: {text}", style="yellow"))
+            self.console(err=True).print(Text(f"warning: {_printable(text)}", style="yellow"))
 
     def error(self, error: BaseException | str, code: Exit) -> None:
         text = error if isinstance(error, str) else str(error) or type(error).__name__
@@ -101,7 +102,7 @@ class Output:
         else:
             from rich.text import Text
 
-            self.console(err=True).print(Text(f"error: {text}", style="bold red"))
+            self.console(err=True).print(Text(f"error: {_printable(text)}", style="bold red"))
 
     @contextmanager
     def progress(self, title: str, total: float | None, *, unit: str = "") -> Iterator[Any]:
@@ -140,6 +141,11 @@ def _table(title: str, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]
     return table
 
 
+def _printable(text: str) -> str:
+    """`text` in its lines, without other control characters: what brokers and files say is no command to the terminal."""
+    return "\n".join(map(escaped, text.split("\n")))
+
+
 def _plain(value: Any) -> Any:
     """Convert values that JSON does not support."""
     if isinstance(value, bytes):
@@ -153,6 +159,11 @@ def _plain(value: Any) -> Any:
     return str(value)
 
 
+def literal(text: str) -> str:
+    """`text` for a line with rich markup, as it is: brackets are no markup in it, and control characters do not reach the terminal."""
+    return escaped(text).replace("[", "\\[")
+
+
 def show(value: Any) -> str:
     """Format a value for a table cell."""
     if value is None:
@@ -163,7 +174,7 @@ def show(value: Any) -> str:
         return f"{value:,.1f}"
     if isinstance(value, (list, tuple, set)):
         return ", ".join(map(show, value))
-    return str(value)
+    return escaped(str(value))
 
 
 def when(ms: int | None) -> str:

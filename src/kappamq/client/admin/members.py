@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
-from kappamq.client.admin.standing import Standing, leading, standing
+from kappamq.client.admin.standing import Standing, leading, number, standing
 from kappamq.client.core.core import ClientCore
 from kappamq.client.core.routes import MASTER_ID
 from kappamq.errors import BrokerNotFound, IllegalOperation, KappaError
@@ -125,7 +125,6 @@ async def _ask(core: ClientCore, member: Member, leaders: dict[str, Standing]) -
         return replace(member, problem=str(error)), None
     status = await _told(core, member.address, GetHaStatus(), HaStatus)
     epochs = await _told(core, member.address, GetBrokerEpochs(), EpochCache)
-    end = table.get("commitLogMaxOffset", "")
     own = standing(table)
     if own is not None and (leader := leading(leaders.get(member.group), own)) is not None:
         leaders[member.group] = leader
@@ -134,7 +133,7 @@ async def _ask(core: ClientCore, member: Member, leaders: dict[str, Standing]) -
             member,
             version=table.get("brokerVersionDesc"),
             term=(epochs.epochs[-1].epoch or None) if epochs is not None and epochs.epochs else None,  # 0: no elections
-            log_end=int(end) if end.isdecimal() else None,
+            log_end=number(table.get("commitLogMaxOffset", "")),
             member=None if own is None else own.member,
             voters=own.voters if own is not None and own.leads else None,
         ),

@@ -13,7 +13,8 @@ REMOVED: Final = "removed"
 SAFE_VOTERS: Final = 3
 """With fewer voters the loss of one stops the group."""
 _LEADER: Final = "leader"
-_NAME: Final = re.compile(r"'([^'#]+)[^']*'")  # ['n0', 'n1#2']: without the incarnation
+_DIGITS_MAX: Final = 19  # of 63 bits
+_NAME: Final = re.compile(r"'([^'#]+)(?:#[^']*)?'")  # ['n0', 'n1#2']: without the incarnation
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +42,13 @@ def standing(table: Mapping[str, str]) -> Standing | None:
         table.get("kappamqRaftRole") == _LEADER,
         tuple(_NAME.findall(table.get("kappamqRaftVoters", ""))),
         tuple(_NAME.findall(table.get("kappamqRaftLearners", ""))),
-        int(term) if (term := table.get("kappamqRaftTerm", "")).isdecimal() else 0,
+        number(table.get("kappamqRaftTerm", "")) or 0,
     )
+
+
+def number(text: str) -> int | None:
+    """A number that a broker tells as text; None if it is none."""
+    return int(text) if text.isdecimal() and len(text) <= _DIGITS_MAX else None
 
 
 def leading(known: Standing | None, told: Standing) -> Standing | None:

@@ -217,11 +217,14 @@ class Sending:
                 number += 1
                 failed_broker = chosen.broker
         except KappaError as error:
-            if not maybe_stored or not isinstance(error, (NoRoute, NotMaster)):  # which say that nothing was stored
+            if not maybe_stored or isinstance(error, (MaybeStored, NotConnected)):
                 for number, earlier in enumerate(failures):
                     if earlier is not error:
                         error.add_note(f"attempt {number + 1} failed with: {earlier}")
                 raise
+            # What this attempt was refused with says nothing of the one that may have been stored.
+            if not isinstance(error, (NoRoute, NotMaster)):
+                raise MaybeStored.because("; ".join(map(str, failures))) from error
             failures.append(error)
         except TimeoutError:
             failures.append(NoRoute(f"the name server did not return the route of {outgoing.topic!r} in time"))

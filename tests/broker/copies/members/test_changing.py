@@ -10,21 +10,19 @@ from pathlib import Path
 import pytest
 
 from kappamq.broker.broker import Broker
-from kappamq.broker.naming.ports import bind_free_ports, close_all
 from kappamq.config.copies import CopiesConfig
 from kappamq.protocol.codes import ResponseCode
 from kappamq.protocol.headers.admin import ChangeMembers, TransferLeader
 from tests.broker.copies.copying import same_logs
 from tests.broker.copies.members.test_group import HOST, Members, members
 from tests.broker.running import run, running, speaking
+from tests.free_ports import free_ports
 from tests.store.stores import kernels
 from tests.waiting import eventually_async
 
 
 def free_port(group: Members, name: str) -> int:
-    listeners = bind_free_ports(HOST, 1)
-    group.ports[name] = int(listeners[0].getsockname()[1])
-    close_all(listeners)
+    (group.ports[name],) = free_ports(1)
     return group.ports[name]
 
 

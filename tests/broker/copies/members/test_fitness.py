@@ -13,7 +13,7 @@ from kappamq.broker.broker import Broker
 from kappamq.clock import SystemClock
 from kappamq.protocol.headers.admin import TransferLeader
 from tests.broker.copies.copying import same_logs
-from tests.broker.copies.members.test_group import Members
+from tests.broker.copies.members.test_group import Members, group_of, members
 from tests.broker.running import run, speaking
 from tests.waiting import eventually_async
 
@@ -174,3 +174,20 @@ def test_a_new_leader_notes_that_its_clock_is_behind_that_of_the_former_one(tmp_
                 assert -20_500 < step[1] < -15_000
 
     run(test())
+
+
+def test_clocks_of_strangers_do_not_count(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Whoever gets as far as a greeting may say what it likes of its clock."""
+
+    async def test() -> None:
+        async with members(tmp_path) as group:
+            leader = await group.leader()
+            ours = group_of(leader)
+            for name in ("x1", "x2", "x3", "x4", "x5"):
+                ours._fitness.clock_of(name, 1)
+            assert ours.node is not None
+            assert ours._fitness.may_lead(ours.node, ours.now())
+            assert len(ours._fitness._others) <= 2
+
+    run(test())
+    assert "ahead of those of most other members" not in caplog.text

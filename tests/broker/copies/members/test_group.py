@@ -15,7 +15,6 @@ from kappamq.broker.broker import Broker
 from kappamq.broker.copies.members import group as group_module
 from kappamq.broker.copies.members.group import Group
 from kappamq.broker.copies.members.member_files import MemberFiles
-from kappamq.broker.naming.ports import bind_free_ports, close_all
 from kappamq.config.copies import CopiesConfig
 from kappamq.errors import MaybeStored, NotMaster, StoreError, for_code
 from kappamq.protocol.codes import ResponseCode
@@ -24,6 +23,7 @@ from kappamq.raft.messages import Append, Beat
 from kappamq.store.files import Files
 from tests.broker.copies.copying import same_logs
 from tests.broker.running import run, running, speaking
+from tests.free_ports import free_ports
 from tests.store.stores import kernels
 from tests.waiting import eventually_async
 
@@ -36,12 +36,7 @@ class Members:
     def __init__(self, root: Path, stack: AsyncExitStack, mode: str, count: int = 3) -> None:
         self.root, self._stack, self._mode = root, stack, mode
         self.names = [f"n{number}" for number in range(count)]
-        held = [bind_free_ports(HOST, 1) for _name in self.names]
-        self.ports = {
-            name: int(listeners[0].getsockname()[1]) for name, listeners in zip(self.names, held, strict=True)
-        }
-        for listeners in held:
-            close_all(listeners)
+        self.ports = dict(zip(self.names, free_ports(count), strict=True))
         self.running: dict[str, Broker] = {}
         self._stacks: dict[str, AsyncExitStack] = {}
 

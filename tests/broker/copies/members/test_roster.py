@@ -73,6 +73,9 @@ def test_who_was_away_believes_those_that_know_of_later_terms() -> None:
     assert not roster.meets(said("n3", "d:1", term=1)), "our list is as new as that"
     assert roster.meets(said("n3", "d:1", term=2))
     assert roster.others() == {"n1": "b:1", "n2": "c:1", "n3": "d:1"}
+    roster.has_left("n3")
+    assert "n3" not in roster.others(), "nobody looks for a stranger that has gone"
+    assert roster.meets(said("n3", "d:1", term=2))
     terms.append(TermRecord(10, 2, terms.base.members))
     node.log.appended(20)
     assert roster.others() == {"n1": "b:1", "n2": "c:1"}, "the log has come to that term, and does not list it"

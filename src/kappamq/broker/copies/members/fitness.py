@@ -51,6 +51,8 @@ class Fitness:
     def may_lead(self, node: Node, now_ms: float) -> bool:
         if self._mender.is_unfit:
             return False
+        # Others may say what they like: only the clocks of members count.
+        self._others = {name: told for name, told in self._others.items() if node.members.named(name) is not None}
         is_ahead = self._look_at_clock()
         if self._leader_seen is None or (node.leader is not None and node.leadership is None):
             self._leader_seen = now_ms

@@ -188,9 +188,8 @@ class Group:
 
     def disconnected(self, member: str) -> None:
         node = self.node
-        if node is None:
-            return
-        if (known := node.members.named(member)) is not None:
+        self.roster.has_left(member)
+        if node is not None and (known := node.members.named(member)) is not None:
             self.event(lambda: node.connection_lost(known, self.now()))
 
     def received(self, hello: MemberHello, content: bytes) -> MemberHello:

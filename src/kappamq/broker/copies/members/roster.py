@@ -24,9 +24,8 @@ class Roster:
         self._config = config
         self._places = places
         self._node = node
-        self._met: dict[
-            str, tuple[str, int]
-        ] = {}  # not listed, and have come: where they are, and the term they know of
+        # Those that are not listed and have connected: where they are, and the term they know of.
+        self._met: dict[str, tuple[str, int]] = {}
 
     def place_of(self, name: str) -> str | None:
         """Where the copies of that member are reached. Our own address comes from our own configuration."""
@@ -63,6 +62,10 @@ class Roster:
             return False
         self._met[hello.member] = hello.place, hello.term
         return True
+
+    def has_left(self, name: str) -> None:
+        """Its connection has ended: whoever is not listed is not looked for, and is met again when it comes again."""
+        self._met.pop(name, None)
 
     def _may_be_listed(self, term: int) -> bool:
         """Whether somebody who knows of this term may know a later list than our log has. A newcomer has none at all."""
