@@ -71,7 +71,7 @@ class TopicTable:
 
 
 class ForgottenTopics:
-    """Which topics the log forgets, and where: found by one walk through it, however many are asked for."""
+    """Which topics the log forgets, and at which offsets; all are found by one walk through it."""
 
     def __init__(self, log: CommitLog) -> None:
         self._log = log
@@ -89,8 +89,8 @@ class ForgottenTopics:
         return self._first.get(name, before) < before
 
     def _forgets(self, body_at: int) -> tuple[str, int] | None:
-        """The topic that is forgotten by the record whose body begins there, and where the record is. These bytes may as well be
-        within what a user has sent: ours is a record of the metadata topic that says it was stored at this place."""
+        """The topic that the record with a body at `body_at` forgets, and the record's offset. The bytes may be part of a user's
+        message: only a record of the metadata topic that contains this log offset counts."""
         for host_bytes in (0, IPV6_EXTRA_BYTES, 2 * IPV6_EXTRA_BYTES):
             at = body_at - _LENGTH_BYTES - BODY_AT - host_bytes
             if at < self._log.min:
