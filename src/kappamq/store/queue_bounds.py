@@ -29,6 +29,6 @@ class QueueBounds(Finding):
         self.kernel.hot_from = max(self.kernel.hot_from, self.log.end - size)
 
     def suggest(self, broker_id: int, size: int) -> None:
-        """Redirect pulls of messages before the last `size` bytes of the log to this broker of the group."""
+        """Suggest this broker of the group for pulls of messages before the last `size` bytes of the log."""
         self.kernel.suggested = broker_id
         self.kernel.suggested_below = self.log.end - size

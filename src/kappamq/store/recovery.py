@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _STAMP_AHEAD_MS = 60_000  # a record's store time may be this much later than its file's
 _FOREVER = 1 << 62
 _WINDOW_BYTES = 32 << 20
-_RELIEF_BYTES = 256 << 20  # how often entries are written to their files, so that a long scan does not fill the memory
+_RELIEF_BYTES = 256 << 20  # every so many bytes entries go to their files, so that a long scan does not fill memory
 FINGERPRINT_BYTES = 64
 
 
