@@ -1,4 +1,4 @@
-"""What both kernels share: record fields, verdicts, limits, the shape of answers. kernel.h repeats the numbers as constants."""
+"""Definitions that both kernels share: record fields, verdicts, limits, the format of results. kernel.h repeats the numbers."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ WAITING_BYTES_MAX: Final = 8191
 HALVES_MAX: Final = 65536
 """More open transactions than these are Python's to end."""
 
-# Where messages wait that are not for consumers yet.
+# Topics of messages that consumers must not see yet.
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
@@ -70,7 +70,7 @@ SYS_INNER_BATCH: Final = 0x80
 SYS_PLAIN: Final = 0x701
 """Compression bits: the only ones a plain send may carry."""
 
-# What a topic allows the kernel to do without asking Python.
+# What a topic allows the kernel to do without Python.
 TOPIC_SEND: Final = 1
 TOPIC_PULL: Final = 2
 
@@ -134,7 +134,7 @@ SCAN_EMPTY: Final = 2
 SCAN_DAMAGED: Final = 3
 """Bytes that are no good record."""
 
-# Columns: where records lie, and what may be made of them.
+# Columns: where records are, and which columns can be made from them.
 PLACE: Final = struct.Struct("=16q")
 """One record of a buffer: position, bytes, queue id, queue offset, log offset, system flag, born ms, store ms, then position and
 length of body, topic and properties, the position of the store host, and 1 if a checksum fails. Native byte order."""
@@ -161,7 +161,7 @@ MapInput = tuple[bytes | None, bytes, Column, Column]
 
 
 class BadRow(ValueError):
-    """A row of a table that cannot be a message."""
+    """A row of a table that cannot become a message."""
 
     def __init__(self, row: int, why: str) -> None:
         super().__init__(f"row {row} cannot be a message: {why}")
@@ -177,7 +177,7 @@ SPECIAL_PROPERTIES: Final = property_names.SPECIAL_NAMES
 
 
 class QueueState(NamedTuple):
-    """How far a queue is; zeros if it has never been seen."""
+    """The offsets of a queue; zeros if it is unknown."""
 
     first: int
     """The first message that can be read."""
@@ -201,7 +201,7 @@ class Misnumbered(NamedTuple):
 
 
 class PullVerdict(NamedTuple):
-    """What became of a pull."""
+    """The result of a pull."""
 
     verdict: int
     """FOUND, COLD, BROKEN, or why there is nothing."""
@@ -211,7 +211,7 @@ class PullVerdict(NamedTuple):
 
 
 class HalfOpened(NamedTuple):
-    """A half message was stored; it lies where its producer has put it."""
+    """A half message was stored; this is the record that its producer sent, not a later copy."""
 
     log_offset: int
     queue_offset: int
@@ -222,7 +222,7 @@ class HalfOpened(NamedTuple):
 
 
 class HalfEnded(NamedTuple):
-    """The kernel has ended a transaction that it had opened, as its producer decided."""
+    """The kernel has ended a transaction that it had opened, as its producer requested."""
 
     log_offset: int
     """Of the half."""
@@ -235,7 +235,7 @@ class HalfEnded(NamedTuple):
 
 
 class LevelParked(NamedTuple):
-    """There are new messages of a delay level; 0: there are new timers."""
+    """There are new messages of a delay level; level 0: new timers."""
 
     level: int
 
@@ -250,4 +250,4 @@ BurstTuple = tuple[int, int, bytes, int, bytes, list[PullTuple], list[tuple[int,
 
 
 class SegmentFull(Exception):
-    """The log file or the append buffer has no room: write what is pending, open the next file if need be, try again."""
+    """The log file or the append buffer is full: write what is pending, open the next file if necessary, try again."""

@@ -49,7 +49,7 @@ class Checker:
     segment_bytes: int
     machines: dict[str, Machine] = field(default_factory=dict)
     log: bytearray = field(default_factory=bytearray)  # everything that was ever confirmed
-    queues: dict[tuple[str, int], dict[int, Record]] = field(default_factory=dict)  # by queue offset; derived from the log
+    queues: dict[tuple[str, int], dict[int, Record]] = field(default_factory=dict)  # in it: queue offset -> record
     bodies: dict[bytes, int] = field(default_factory=dict)  # bodies of the clients' messages in it -> log offset
     deleted: set[str] = field(default_factory=set)  # topics that are deleted during the history
     leaders: dict[int, MemberId] = field(default_factory=dict)
