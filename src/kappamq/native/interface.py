@@ -111,7 +111,7 @@ class Kernel(Protocol):
 
     hot_from: int
     suggested: int
-    """Which broker of the group, by its id, should be asked for what lies below the log offset `suggested_below`; for the rest it is 0."""
+    """Id of the broker of the group to suggest for pulls below the log offset `suggested_below`; 0 is suggested for the others."""
     suggested_below: int
     log_min: int
     mins_raised: bool
@@ -211,7 +211,7 @@ MakesFlusher = Callable[[], Flusher]
 
 
 Located = tuple[bytearray, int, int, int]
-"""Places of records (layout.PLACE), how many, bytes read, and why not more."""
+"""Places of records (layout.PLACE), how many, bytes read, and why it stopped."""
 Locate = Callable[[Buffer, int, bool, int], Located]
 Columns = Callable[[Buffer, Buffer, Buffer, int], dict[int, Column | MapColumn]]
 

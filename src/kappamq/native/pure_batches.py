@@ -167,11 +167,11 @@ def _with_pair(row: int, text: bytes, name: bytes, value: bytes) -> bytes:
 # -- what a producer does once per message -----------------------------------------------------------------------------
 
 MEMBER_BYTES: Final = 128
-"""What a message without properties takes in a batch beside its body, at most."""
+"""The most that a message without properties takes in a batch besides its body."""
 
 
 PLAIN_BYTES_MAX: Final = 4096
-"""Larger messages are looked at one by one, so that no more than a few bytes of them wait to be looked at."""
+"""Larger messages are examined one by one, so that only few bytes of them wait to be examined."""
 RETRY_PREFIX: Final = "%RETRY%"
 
 

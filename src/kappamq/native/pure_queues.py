@@ -46,7 +46,7 @@ _PREPARED, _ROLLBACK = 0x4, 0xC
 _SCHEDULE_TOPIC: Final = SCHEDULE_TOPIC.encode()
 _INT64_MAX: Final = (1 << 63) - 1
 _KEY_HEAD: Final = 24
-"""The message ids that a producer makes within a minute begin with the same 24 characters: their hash is remembered."""
+"""The message ids that a producer creates within a minute begin with the same 24 characters: their hash is cached."""
 _MEMO_MAX: Final = 1024
 _pack_entry: Final = ENTRY.pack
 _pack_pending: Final = INDEX_PENDING.pack

@@ -42,7 +42,7 @@ _QUEUE_ID_DIGITS_MAX: Final = 10
 _LETTERS: Final = {SYS_COMMIT: b"c", SYS_TRANSACTION: b"r"}
 
 Answer = Callable[[list[int], int, int, str, str], None]
-"""Told the log offsets, queue id, queue offset, unique key and recall handle of what was stored."""
+"""Called with the log offsets, queue id, queue offset, unique key and recall handle of what was stored."""
 
 
 class Waiting(Appends):

@@ -20,9 +20,9 @@ PIECE_BYTES_MAX: Final = 32 << 10
 BEAT_S: Final = 5.0
 SILENCE_S: Final = 20.0
 FROM_THE_FIRST_BYTE_ON: Final = 1
-"""A master takes the report 0 for "your last file will do". It sends the rest to a slave that reports this offset."""
+"""For a master the report 0 means "your last file will do". It sends the whole log to a slave that reports this offset."""
 FIRST_BYTE: Final = b"\0"
-"""What a log begins with: the high byte of the first record's length."""
+"""The first byte of a log: the high byte of the first record's length."""
 
 
 class Reports:

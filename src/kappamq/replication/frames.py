@@ -30,9 +30,9 @@ _LOG_HEAD: Final = struct.Struct(">qqqqqqI")
 _REPORT: Final = struct.Struct(">qqqqq")
 _REPORT_FRAME_BYTES: Final = _HEAD.size + _REPORT.size
 PIECE_BYTES_MAX: Final = 1 << 20
-"""So much of the log goes into one frame."""
+"""The most bytes of the log in one frame."""
 _FRAME_BYTES_MAX: Final = PIECE_BYTES_MAX + (64 << 20)
-"""A batch is sent as a whole, also one that is longer than a piece."""
+"""A batch is sent as a whole, even if it is longer than a piece."""
 _TEXT_BYTES_MAX: Final = 256 << 10  # of a greeting
 
 Checksum = Callable[[bytes | memoryview], int]

@@ -18,14 +18,14 @@ from kappamq.replication.frames import BadStream
 
 NONCE_BYTES: Final = 16
 REFUSES: Final = "leader refuses"
-"""The side of a proof that goes with a refusal which costs the follower all it has."""
+"""The side of the proof for a refusal that costs the follower all its data."""
 FINGERPRINT_BYTES: Final = 64
-"""So many bytes of the log before the follower's end must be the same in both logs."""
+"""How many bytes of the log before the follower's end must be the same in both logs."""
 _TEXT_BYTES_MAX: Final = 4 << 10  # members, delay levels
 _SHORT_TEXT_BYTES_MAX: Final = 300
 _SHORT_TEXTS: Final = frozenset(("address", "place", "nonce", "proof"))
 _LOOKED_AT_ELSEWHERE: Final = frozenset(("who", "terms", "aside"))
-"""Texts that are not bounded here: what they hold, or a path of our own."""
+"""Texts whose length is not limited here: their content is checked elsewhere, or they are a path of our own."""
 
 
 class Refusal(KappaError):

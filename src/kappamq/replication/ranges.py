@@ -14,7 +14,7 @@ from kappamq.replication.frames import BadStream
 from kappamq.replication.greeting import Refusal, known_fields
 
 NEIGHBOUR_BYTES: Final = 64
-"""At most so many bytes on each side of the stretch must be the same in both logs."""
+"""How many bytes on each side of the range, at most, must be the same in both logs."""
 
 
 @dataclass(frozen=True, kw_only=True)

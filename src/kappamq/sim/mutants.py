@@ -66,7 +66,7 @@ class ShowsWritten(Broker):
 
 
 class LeavesTail(Broker):
-    """A cut only moves the end; the bytes behind it come back after a crash, if other bytes fit in front of them."""
+    """A cut only moves the end; the bytes behind it come back after a crash, if the log then ends where they begin."""
 
     tail: tuple[Piece, ...] = ()
 

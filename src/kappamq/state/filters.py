@@ -19,7 +19,7 @@ from kappamq.protocol.bodies.clients import SubscriptionData
 from kappamq.state.metadata import Commit
 
 LiveSubscriptions = Callable[[str], Mapping[str, SubscriptionData]]
-"""What the connected members of a group subscribe to, by topic; nothing if there are none."""
+"""The subscriptions of a group's connected members, by topic; empty if there are none."""
 FILTERS_MAX: Final = 10_000
 _PAUSE_S: Final = 1.0
 

@@ -28,10 +28,10 @@ log = logging.getLogger(__name__)
 
 TOPIC = METADATA_TOPIC
 _NONSENSE = (msgspec.DecodeError, ProtocolError, LookupError, AttributeError, TypeError, ValueError)
-"""What a table may say to something that was not written by one."""
+"""What a table may raise for content that was not written by a table."""
 _RECORDS_BEHIND_MAX = 5000
-"""A start applies the records after the oldest snapshot, so unchanged tables are also written again after so
-many."""
+"""A start applies the records after the oldest snapshot, so unchanged tables are also written again after this
+many records."""
 
 
 class Writer(Protocol):
@@ -47,7 +47,7 @@ class Commit(Protocol):
 
 
 Change = tuple[str, Any]
-"""A kind and what is changed."""
+"""A kind and the change."""
 
 
 class Table(Protocol):
@@ -88,7 +88,7 @@ class Large(Protocol):
 
 
 Collected = tuple[str, dict[str, Any] | Callable[[], dict[str, Any]], int, int]
-"""File, table or how to get it, the log offset that it reflects, and which life of the tables it is of: see `distrust`."""
+"""File, table or a function that returns it, the log offset that it reflects, and the life of the tables: see `distrust`."""
 
 
 class Metadata:

@@ -29,7 +29,7 @@ AWAITED_S = 60.0
 """A consumer that has a queue pulls or commits it several times in this time."""
 NOTIFIED_MAX = 64
 """Notified clients that are remembered for each queue, or as many as its group has members. A forgotten client is notified again, and
-begins where the group is then."""
+continues at the group's present offset."""
 UNSETTLED_MAX = 1000
 """Clients of each open queue in each state before `notified`, or as many as its group has members."""
 REMEMBERED_MAX = 10_000

@@ -23,14 +23,14 @@ KINDS: Final = (
     "batch-aborted",
     "batch-finished",
 )
-"""`scope-asked` changes nothing: a node whose record of it is confirmed was still the master when it was asked."""
+"""`scope-asked` changes nothing: if a node's record of it becomes confirmed, the node was still the master when it was asked."""
 REMEMBERED_MAX: Final = 1000
-"""How many decided batches of a scope can be told from others with the same number."""
+"""How many decided batches of a scope are kept, to recognize repetitions."""
 ATTEMPTS_MAX: Final = 100
 """How many attempts at an open batch are known by name."""
 
 DROPPED_TOPICS_MAX: Final = 100
-"""Of one batch, by name; the others are counted together."""
+"""How many topics of one batch are counted by name; the others are counted together."""
 OTHERS: Final = "(others)"
 
 Chunks = dict[str, list[list[int]]]

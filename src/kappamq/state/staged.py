@@ -24,11 +24,11 @@ KINDS: Final = (
 )
 
 CHUNK_EXTRA_BYTES: Final = 4096
-"""What a chunk costs besides its body: there may be many small ones."""
+"""Overhead that is charged for a chunk besides its body: there may be many small ones."""
 _GONE_MAX: Final = 64
-"""Places that may be left of chunks that are gone, besides as many as there are."""
+"""How many offsets of removed chunks may remain, in addition to as many as there are chunks."""
 LOST_CHUNKS: Final = "(lost chunks)"
-"""Stands for a topic where chunks are counted that this broker no longer has."""
+"""The name under which chunks are counted that this broker no longer has."""
 
 
 class Chunk(NamedTuple):

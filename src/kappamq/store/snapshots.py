@@ -83,7 +83,7 @@ class Snapshots:
 
         `log_is_whole`: the log has every change, so a damaged table is not needed. Else a damaged table is used for want of a better
         one, with `log_offset` 0, so that the whole log is applied on top of it.
-        A damaged or unreadable file is kept as `<name>.broken-<n>`: it may be the only copy of somebody's settings."""
+        A damaged or unreadable file is kept as `<name>.broken-<n>`: it may be the only copy of an operator's settings."""
         notes: list[str] = []
         file = self._read(name, notes)
         found = file

@@ -51,7 +51,7 @@ class Checker:
     log: bytearray = field(default_factory=bytearray)  # everything that was ever confirmed
     queues: dict[tuple[str, int], dict[int, Record]] = field(default_factory=dict)  # in it: queue offset -> record
     bodies: dict[bytes, int] = field(default_factory=dict)  # bodies of the clients' messages in it -> log offset
-    deleted: set[str] = field(default_factory=set)  # topics that are deleted during the history
+    deleted: set[str] = field(default_factory=set)  # topics that confirmed records delete
     leaders: dict[int, MemberId] = field(default_factory=dict)
     gone: dict[MemberId, SimDisk] = field(default_factory=dict)  # wiped members, and the disks that they had
     promised: dict[MemberId, Ballot] = field(default_factory=dict)

@@ -26,7 +26,7 @@ class CrashDisk(MemoryDisk):
         self._names_synced: dict[str, MemoryFile] = {}
         self._names_unsynced: list[tuple[str, str, MemoryFile | None]] = []  # (folder, name, file; None: removed)
         self.before_each: Callable[[], None] = lambda: None
-        """Called before each change, also of what is durable."""
+        """Called before each change, including durable ones."""
 
     def call_before_each(self, call: Callable[[], None] = lambda: None) -> None:
         """Replace the function that is called before each change."""
@@ -143,7 +143,7 @@ class CrashDisk(MemoryDisk):
             if not chosen(change[0], change[2]):
                 left.append(change)
                 continue
-            # Earlier changes of these names are dropped first: a name that was removed and created again exists.
+            # Earlier changes of these names become durable first: a name that was removed and created again exists.
             names = set(change[1].split("\0"))
             for earlier in [earlier for earlier in left if names & set(earlier[1].split("\0"))]:
                 left.remove(earlier)

@@ -25,11 +25,11 @@ FILE: Final = "topics.json"
 CHANGED_KIND: Final = "topic"
 DELETED_KIND: Final = "topic-deleted"
 FORGOTTEN_KIND: Final = "topic-forgotten"
-"""Nothing of a deleted topic is left in the log: created again, its queues start at 0."""
+"""No message of a deleted topic is left in the log: if it is created again, its queues start at 0."""
 DELETED: Final = "kappamqDeleted"
 """Key of the snapshot: deleted topics, with the ends of their queues."""
 _FORGOTTEN: Final = re.compile(re.escape(json.dumps({"kind": FORGOTTEN_KIND}, separators=(",", ":"))[:-1].encode()))
-"""So the body of its record begins."""
+"""How the body of its record begins."""
 _LENGTH_BYTES: Final = 4  # of the body, before it
 _TABLE: Final = "topicConfigTable"
 _NONSENSE: Final = (LookupError, AttributeError, TypeError, ValueError)
@@ -43,7 +43,7 @@ class TopicTable:
         # A table that another broker wrote is valid as of the end of the log.
         stamp = log_end if found.log_offset is None else found.log_offset
         self.stamp = min(stamp, log_end)
-        """Records from this log offset on are to be applied."""
+        """Apply records from this log offset on."""
         self._known = set(_keys(found.table.get(_TABLE)))
         self._deleted = set(_keys(found.table.get(DELETED)))
 
