@@ -26,7 +26,7 @@ assert HEAD[8, 8].size == 88
 ENTRY: Final = struct.Struct(">qiq")
 """Consume-queue entry: log offset, record bytes, tag code. Entry n of a queue lies at n * 20."""
 INDEX_PENDING: Final = struct.Struct(">iqq")
-"""Output of dispatch for the key index, in any byte order: key hash, log offset, store ms."""
+"""Output of dispatch for the key index (its byte order does not matter): key hash, log offset, store ms."""
 
 TAIL_CRC_NAME: Final = f"{property_names.TAIL_CRC}\x01".encode()
 TAIL_CRC_BYTES: Final = 20

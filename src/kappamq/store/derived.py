@@ -81,7 +81,7 @@ class Derived:
         self._unsyncable: str | None = None  # why queue and index files can no longer be made durable
 
     def open(self, checkpoint: Checkpoint, boot_id: str, position: Position | None, log_min: int) -> None:
-        """Take over the result of recovery: the kernel has the contents of the queue files; `position` says what is synced (None: not ours)."""
+        """Take over the result of recovery: the kernel knows the queue files' contents, `position` (None: not ours) what is synced."""
         self._checkpoint = checkpoint
         for topic, queue_id in self._queues.queues():
             stored = self._kernel.queue_state(topic, queue_id).stored
