@@ -1,7 +1,7 @@
 """The loops that run once per message: buffers in, numbers out.
 
-`load()` picks the compiled kernel where it is built and the pure-Python twin otherwise; both offer the same names and give
-the same answers byte for byte (tests/native holds them to it).
+`load()` returns the compiled kernel if it is built, and the pure-Python twin otherwise; both have the same names and give the same
+results byte for byte (tests/native checks this).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from kappamq.native.mapping import MappedFile
 
 
 def load(kind: str = "auto") -> KernelModule:
-    """The kernel module: "native", "twin", or "auto" for the compiled one where it exists."""
+    """The kernel module: "native", "twin", or "auto" for the compiled one if it exists."""
     if kind not in ("auto", "native", "twin"):
         raise ValueError(f"kernel is 'auto', 'native' or 'twin', not {kind!r}")
     if kind != "twin":
@@ -30,7 +30,7 @@ def load(kind: str = "auto") -> KernelModule:
 
 
 def map_file(fd: int, size: int) -> MappedFile:
-    """The first `size` bytes of a file, for reading: so that failed reads are survived, where the kernel is compiled."""
+    """The first `size` bytes of a file, for reading; with the compiled kernel, failed reads do not end the process."""
     try:
         from kappamq.native import _kernel
     except ImportError:

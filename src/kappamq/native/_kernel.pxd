@@ -1,4 +1,4 @@
-# What _kernel.pyx uses of kernel.h and flusher.h, which say what it means. Cython reads this file by itself.
+# The parts of kernel.h and flusher.h that _kernel.pyx uses; the headers document them. Cython reads this file by itself.
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 cdef extern from "mapping.h" nogil:

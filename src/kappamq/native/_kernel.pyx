@@ -1,7 +1,7 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False, binding=False
-"""The compiled kernel: kernel.h in Python's clothes. Same names, tuples and exceptions as pure.py, which says what they mean.
+"""The compiled kernel: a Python wrapper of kernel.h. Same names, tuples and exceptions as pure.py, which documents them.
 
-Nothing here lets go of the GIL while it is inside a kernel: one thread at a time is the kernel's only rule.
+Nothing here releases the GIL inside a kernel: only one thread at a time may use it.
 """
 
 import json
@@ -61,7 +61,7 @@ cdef inline str topic_name(const topic_t *found):
     return PyUnicode_DecodeUTF8(<const char *>found.name, <Py_ssize_t>found.name_size, NULL)
 
 cdef int64_t number(value, int64_t low, int64_t high) except? -1:
-    """An int that a record can hold; ValueError if it cannot."""
+    """An int that fits into a record; otherwise ValueError."""
     if not low <= value <= high:
         raise ValueError(f"no record can hold this: {value} is not within {low} and {high}")
     return value
@@ -73,7 +73,7 @@ cdef inline int64_t int64(value) except? -1:
     return number(value, _INT64_MIN, _INT64_MAX)
 
 cdef inline int64_t clipped(value):
-    """An int of any size, for what is only compared."""
+    """An int of any size, for comparisons only."""
     return _INT64_MAX if value > _INT64_MAX else _INT64_MIN if value < _INT64_MIN else <int64_t>value
 
 cdef inline int check(int result) except -1:
@@ -83,7 +83,7 @@ cdef inline int check(int result) except -1:
 
 
 cdef class _View:
-    """A buffer that somebody else owns, held for as long as this object lives."""
+    """Another object's buffer, held for as long as this object lives."""
     cdef Py_buffer buffer
     cdef bint held
 
@@ -97,7 +97,7 @@ cdef class _View:
 
 
 cdef class _Codes:
-    """Tag hashes in ascending order, as the kernel wants them."""
+    """Tag hashes in ascending order, as the kernel expects them."""
     cdef codes_t codes
     cdef int32_t *memory
 
@@ -124,7 +124,7 @@ SURVIVES_FAILED_READS = True
 
 
 cdef class MappedFile:
-    """See mapping.py, which says what it means, and mapping.c, which makes it survive."""
+    """See mapping.py, which defines its behaviour, and mapping.c, which survives failed reads."""
     cdef mapping_t *m
     cdef Py_ssize_t size
     cdef int exports
@@ -201,7 +201,7 @@ cdef class MappedFile:
 
 # -- the kernel -------------------------------------------------------------------------------------------------------
 
-# The buffer that the last written bytes were in: filled again, while nobody looks at it, and not given back to the system.
+# The buffer of the last written bytes: reused once it has no readers, and not returned to the system.
 cdef bytes_t _spare
 memset(&_spare, 0, sizeof(_spare))
 cdef enum:
@@ -665,7 +665,7 @@ cdef class Kernel:
                 array[place].message.prepared = int64(prepared)
                 array[place].message.body = bytes_span(body)
                 array[place].message.properties = bytes_span(properties)
-            for place in range(count):  # nothing is made for a group that is wrong in itself
+            for place in range(count):  # queues are created only once all members are valid
                 member = held[place]
                 if place and member[0] is held[place - 1][0] and member[1] is held[place - 1][1]:
                     array[place].queue = array[place - 1].queue
@@ -875,7 +875,7 @@ cdef list note_list(const waiting_t *waiting):
 def scan(buffer, int64_t log_offset, bint check):
     cdef _View view = _View(buffer)
     cdef scanned_t result
-    with nogil:  # touches nothing but the bytes, which are held
+    with nogil:  # uses only the bytes, which are held
         log_scan(&_crc, <const uint8_t *>view.buffer.buf, <size_t>view.buffer.len, log_offset, check, &result)
     return result.bytes, result.why, result.records, result.store_ms
 
@@ -916,11 +916,11 @@ def locate(buffer, int64_t log_offset, bint check, count_max):
     cdef _View view = _View(buffer)
     cdef located_t result
     cdef size_t room = min(max(count_max, 0), view.buffer.len // RECORD_BYTES_MIN + 1)
-    cdef place_t *places = <place_t *>malloc((room or 1) * PLACE_BYTES)  # what is not used is never touched
+    cdef place_t *places = <place_t *>malloc((room or 1) * PLACE_BYTES)  # unused pages are never touched
     if places == NULL:
         raise MemoryError("the places of records")
     try:
-        with nogil:  # touches nothing but the bytes, which are held
+        with nogil:  # uses only the bytes, which are held
             records_locate(&_crc, <const uint8_t *>view.buffer.buf, <size_t>view.buffer.len, log_offset, check, places, room, &result)
         return (PyByteArray_FromStringAndSize(<char *>places, <Py_ssize_t>(result.count * PLACE_BYTES)), result.count, result.bytes,
                 result.why)
@@ -947,12 +947,12 @@ def index_plain(buffer, int64_t offset, int64_t next_offset):
     cdef _View view = _View(buffer)
     cdef located_t result
     cdef size_t room = view.buffer.len // RECORD_BYTES_MIN + 1
-    cdef place_t *places = <place_t *>malloc(room * PLACE_BYTES)  # what is not used is never touched
+    cdef place_t *places = <place_t *>malloc(room * PLACE_BYTES)  # unused pages are never touched
     cdef c_bool plain
     if places == NULL:
         raise MemoryError("the places of records")
     try:
-        with nogil:  # touches nothing but the bytes, which are held
+        with nogil:  # uses only the bytes, which are held
             records_locate(&_crc, <const uint8_t *>view.buffer.buf, <size_t>view.buffer.len, -1, True, places, room, &result)
             plain = result.bytes == <size_t>view.buffer.len and records_plain(places, result.count, offset, next_offset)
         return new_bytes(<const uint8_t *>places, result.count * PLACE_BYTES) if plain else None
@@ -1061,7 +1061,7 @@ def columns(data, extra, places, int wanted):
 # -- batches of columns -----------------------------------------------------------------------------------------------
 
 cdef class _Column:
-    """A text or binary column as Arrow has it, its buffers held for as long as this object lives."""
+    """A text or binary column in Arrow's layout, its buffers held for as long as this object lives."""
     cdef column_t column
     cdef Py_ssize_t rows
     cdef list _held
@@ -1244,7 +1244,7 @@ def index_link(slots, entries, number, int64_t last):
     if not 1 <= number < (1 << 31) - len(data) // INDEX_ENTRY_BYTES:
         raise ValueError(f"number={number}: out of range")
     first = number
-    with nogil:  # touches nothing but the slots and the entries, which are held
+    with nogil:  # uses only the slots and the entries, which are held
         c_index_link(<uint8_t *>table.buffer.buf, <size_t>table.buffer.len // 4, source, first, last, &result)
     return result.number, result.last, result.fresh
 

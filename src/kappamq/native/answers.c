@@ -1,4 +1,4 @@
-/* Answers to sends and ends of transactions, in both wire forms. pure_replies.py is the meaning. */
+/* Answers to sends and ends of transactions, in both wire forms. pure_replies.py defines the behaviour. */
 #include "answers.h"
 
 static inline uint8_t *put_ids(const struct kernel *kernel, uint8_t *to, const int64_t *offsets, size_t count)
@@ -26,7 +26,7 @@ static uint8_t *put_ext_number(uint8_t *to, int64_t value)
 
 static uint8_t *put_ext_text(uint8_t *to, struct span text) { return put_span(put32(to, (uint32_t)text.size), text); }
 
-/* Writes the lengths and kind of the frame whose header, and nothing else, goes from `start` + 8 to `to`. */
+/* Writes the lengths and the kind of a frame that consists of the header from `start` + 8 to `to`. */
 static void close_frame(struct kernel *kernel, uint8_t *start, const uint8_t *to, bool binary)
 {
     uint32_t header = (uint32_t)(to - start - 8);

@@ -1,4 +1,4 @@
-/* Small things that every part of the kernel uses. */
+/* Helpers for all parts of the kernel. */
 #ifndef KAPPAMQ_BASICS_H
 #define KAPPAMQ_BASICS_H
 
@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* No memory: nothing has been changed by the call that says so. */
+/* Out of memory: the call that returns this has changed nothing. */
 enum { NO_MEMORY = -100 };
 
 struct span {
@@ -19,7 +19,7 @@ struct bytes {
     size_t size, room;
 };
 
-/* Doubly linked ring; an element that is in no list points to itself. */
+/* Doubly linked ring; an element that is not in a list points to itself. */
 struct link {
     struct link *next, *previous;
 };
@@ -36,9 +36,9 @@ static inline uint32_t crc32_of(const struct crc *crc, const uint8_t *data, size
 uint32_t crc32_joined(const struct crc *crc, uint32_t first, uint32_t second, size_t size);
 
 bool utf8_valid(const uint8_t *data, size_t size);
-/* Copies `data` to `to`, broken pieces as U+FFFD each; `to` has room for three times the bytes. Returns how many were written. */
+/* Copies `data` to `to`, each broken sequence as U+FFFD; `to` has room for three times the bytes. Returns how many were written. */
 size_t utf8_repair(const uint8_t *data, size_t size, uint8_t *to);
-/* java.lang.String.hashCode of a text that begins with one of hash `value` and goes on with `data`. */
+/* java.lang.String.hashCode of a text: `value` is the hash of its beginning, and `data` the rest. */
 uint32_t hash_on(uint32_t value, const uint8_t *data, size_t size);
 
 #endif

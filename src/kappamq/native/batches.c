@@ -1,8 +1,8 @@
 /* Columns in, batches out: properties of many messages as text, and many messages as the body of one send.
- * pure_batches.py is the meaning. */
+ * pure_batches.py defines the behaviour. */
 #include "inline.h"
 
-/* The text of a row, false where the column's offsets lead outside of its data. A null is an empty text. */
+/* The text of a row, false if the column's offsets are outside of its data. A null is an empty text. */
 static inline bool text_of(const struct column *column, size_t row, struct span *text)
 {
     *text = (struct span){0};

@@ -1,4 +1,4 @@
-/* A socket read: frames in, records and answers out. pure.Kernel is the meaning. */
+/* A socket read: frames in, records and answers out. pure.Kernel defines the behaviour. */
 #include "answers.h"
 #include "property_names.h"
 #include "waiting.h"
@@ -13,7 +13,7 @@ static bool has_room(const struct kernel *kernel, int64_t size)
     return kernel->written + pending + size + BLANK_BYTES <= kernel->segment_end;
 }
 
-/* The next record, measured and with its memory reserved: it cannot fail any more. */
+/* The next record, measured and with its memory reserved: appending it can no longer fail. */
 static void write_record(struct kernel *kernel, const struct message *message, int64_t size, int64_t queue_offset, int64_t now_ms)
 {
     int64_t log_offset = kernel->written + (int64_t)kernel->pending.size;
@@ -23,7 +23,7 @@ static void write_record(struct kernel *kernel, const struct message *message, i
     kernel->put_bytes += size;
 }
 
-/* What the kernel knows about a record for this queue. */
+/* Fills in the fields of a record that follow from its queue. */
 static void address(const struct kernel *kernel, const struct queue *queue, struct message *message)
 {
     message->topic = (struct span){queue->topic->name, queue->topic->name_size};
@@ -32,7 +32,7 @@ static void address(const struct kernel *kernel, const struct queue *queue, stru
     message->tail_crc = kernel->tail_crc;
 }
 
-/* The property by which the first record of a batch or group says how long all of it is. */
+/* The property in which the first record of a batch or group gives the length of the whole. */
 static struct span put_length(uint8_t *mark, int64_t total)
 {
     uint8_t *digit = mark + BATCH_PROPERTY_BYTES - 1;
@@ -58,7 +58,7 @@ int kernel_append(struct kernel *kernel, struct queue *queue, struct message *me
     return DONE;
 }
 
-/* What a member inherits from its batch: all, but not what it says itself. Good until the next call. */
+/* What a member inherits from its batch: everything that it does not set itself. Valid until the next call. */
 static struct span inherited_by(struct kernel *kernel, struct span properties)
 {
     struct span all = {kernel->inherited.data, kernel->inherited.size}, name;
@@ -100,7 +100,7 @@ int kernel_append_members(struct kernel *kernel, struct queue *queue, int32_t sy
         if (size < 0)
             return LEFT;
         total += size;
-        message.mark.size = 0; /* only the first member says how long the batch is */
+        message.mark.size = 0; /* only the first member gives the length of the batch */
     }
     if (queue->next > QUEUE_OFFSET_MAX - (int64_t)count)
         return LEFT;
@@ -165,7 +165,7 @@ void kernel_taken(struct kernel *kernel)
 
 /* -- frames ---------------------------------------------------------------------------------------------------------- */
 
-/* Keep what the members of a batch will inherit: its own properties, without the key, which is not theirs. */
+/* Keep what the members of a batch will inherit: its own properties, without the key. */
 static int keep_inherited(struct kernel *kernel, struct span properties)
 {
     struct bytes *kept = &kernel->inherited;
@@ -216,7 +216,7 @@ int kernel_append_batch(struct kernel *kernel, struct placed *note, struct queue
     if (bytes_reserve(&kernel->some, count * sizeof(struct placed)))
         return NO_MEMORY;
     struct placed *placed = (struct placed *)(void *)kernel->some.data;
-    placed[0] = *note; /* first: it bears the mark of the group, and the messages stay as their senders made them */
+    placed[0] = *note; /* first: it has the mark of the group, and the messages stay as their senders made them */
     for (size_t n = 1; n < count; n++) {
         const struct member *member = &kernel->members[n - 1];
         placed[n] = (struct placed){.queue = queue, .message = *common};
@@ -226,7 +226,7 @@ int kernel_append_batch(struct kernel *kernel, struct placed *note, struct queue
         placed[n].message.added = (struct span){kernel->added.data, kernel->added.size};
     }
     verdict = kernel_append_group(kernel, placed, count, now_ms);
-    note->size = 0; /* of the whole group: what a full segment has no room for */
+    note->size = 0; /* of the whole group: a full segment has no room for this many bytes */
     for (size_t n = 0; n < count; n++)
         note->size += placed[n].size;
     *end = verdict == DONE ? placed[count - 1].log_offset + placed[count - 1].size : 0;
@@ -248,7 +248,7 @@ static int plain_batch(struct kernel *kernel, const struct plain *plain, struct 
         return verdict;
     if ((int64_t)(body.size + count * kernel->inherited.size) > kernel->message_bytes_max)
         return LEFT;
-    /* The header is not looked at any more: its scratch buffer takes the offsets of the members. */
+    /* The header is no longer needed: its scratch buffer takes the offsets of the members. */
     if (bytes_reserve(&kernel->scratch, count * sizeof(int64_t)) || (answer && reserve_sent(kernel, count, 0)))
         return NO_MEMORY;
     int64_t *offsets = (int64_t *)(void *)kernel->scratch.data;
@@ -402,7 +402,7 @@ int kernel_burst(struct kernel *kernel, const uint8_t *data, size_t size, size_t
     if (verdict == NO_MEMORY) {
         if (position == first)
             return NO_MEMORY;
-        verdict = FULL; /* what was done so far stands: the caller makes room and comes again */
+        verdict = FULL; /* what was done so far stays: the caller makes room and calls again */
     }
     if (verdict == LEFT)
         kernel->left_frames++;

@@ -1,9 +1,9 @@
 /* Records in, columns out: where each record of a buffer lies, and the fields of many records in the layout of Arrow.
- * pure_columns.py is the meaning.
+ * pure_columns.py defines the behaviour.
  *
- * First `records_locate` walks over the records once and notes a `struct place` for each. Whoever wants only some records, or
+ * First `records_locate` walks over the records once and notes a `struct place` for each. A caller that wants only some records, or
  * has to unpack a body, edits the places; then the columns are gathered from them. A position beyond the data points into
- * `extra`, where unpacked bodies lie, as if the two were one buffer. */
+ * `extra`, which contains unpacked bodies, as if the two were one buffer. */
 #include "inline.h"
 #include "property_names.h"
 
@@ -69,7 +69,7 @@ int record_values(const uint8_t *data, size_t size, const struct span *names, si
     if (why != SCAN_RECORD)
         return why;
     if (getu32(data + 4) == MAGIC_V1 && record.topic.size > TOPIC_BYTES_MAX)
-        return SCAN_DAMAGED; /* its length has a sign where others read it */
+        return SCAN_DAMAGED; /* its length is read as negative elsewhere */
     valued->size = (size_t)record.size;
     valued->queue_offset = record.queue_offset;
     valued->properties = record.properties;
@@ -101,7 +101,7 @@ int record_values(const uint8_t *data, size_t size, const struct span *names, si
 
 /* -- gathering ------------------------------------------------------------------------------------------------------- */
 
-/* The span of a place, false if it does not lie in the data or in `extra`. */
+/* The span of a place, false if it is not within the data or `extra`. */
 static inline bool span_at(const struct sources *sources, int64_t at, int64_t size, struct span *span)
 {
     int64_t first = (int64_t)sources->data.size, all = first + (int64_t)sources->extra.size;
@@ -154,7 +154,7 @@ static int end_of(struct texts *texts)
     return 0;
 }
 
-/* A text where there is room for it and for its end. */
+/* Appends a text; memory for it and for its end offset is reserved. */
 static inline void append_text(struct texts *texts, struct span span)
 {
     put_span(texts->data.data + texts->data.size, span);
@@ -173,7 +173,7 @@ static int add_bytes(struct texts *texts, struct span span)
     return end_of(texts);
 }
 
-/* A text, or null where there is none (an empty value does not count). `row` is its place in the column. */
+/* Appends a text, or null if it is missing (an empty value counts as missing). `row` is its index in the column. */
 static int add_text(struct texts *texts, size_t row, struct span span)
 {
     if (row % 8 == 0) {
@@ -211,13 +211,13 @@ static int add_id(struct texts *texts, const struct sources *sources, const stru
     return end_of(texts);
 }
 
-/* The pairs of one record. `slots` finds names again without comparing each with each: a record may have thousands. */
+/* The pairs of one record. `slots` finds a name without comparing it with all others: a record may have thousands. */
 struct pairs {
     struct pair {
         struct span name, value;
     } *at;
     size_t count, room;
-    uint16_t slots[1 << 15]; /* number of the pair, one more than it is; cleared after each record that used them */
+    uint16_t slots[1 << 15]; /* number of the pair plus one; cleared after each record that used them */
     bool hashed;
 };
 enum { HASH_FROM = 16, PAIR_BYTES_MIN = 4, PAIRS_MAX = UINT16_MAX / PAIR_BYTES_MIN + 1 };
@@ -247,7 +247,7 @@ static struct pair *find_pair(struct pairs *pairs, struct span name)
     return NULL;
 }
 
-/* As Java reads them: a pair with an empty half does not count, a later value wins and stands where the first stood. */
+/* As Java reads them: a pair with an empty half is ignored, a later value wins and takes the place of the first. */
 static int read_pairs(struct span text, const uint8_t *readable, struct pairs *pairs)
 {
     const uint8_t *start = text.at, *end = start + text.size, *middle = NULL;
@@ -289,7 +289,7 @@ static int read_pairs(struct span text, const uint8_t *readable, struct pairs *p
     return 0;
 }
 
-/* The pairs of a record whose properties are `size` bytes long: no name or value is longer, so there is room after one look. */
+/* The pairs of a record whose properties are `size` bytes long: no name or value is longer, so one check of the room is enough. */
 static int add_pairs(struct maps *maps, const struct pairs *pairs, size_t size)
 {
     struct texts *names = &maps->names, *values = &maps->values;
@@ -311,7 +311,7 @@ static int add_pairs(struct maps *maps, const struct pairs *pairs, size_t size)
     return 0;
 }
 
-/* The three values that have columns of their own, without the others: as `read_pairs` would find them. */
+/* The three values that have columns of their own, without the other pairs: the same as `read_pairs` finds. */
 struct named {
     struct span tags, keys, unique_key;
 };

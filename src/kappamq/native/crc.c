@@ -1,4 +1,4 @@
-/* CRC-32 with zlib's polynomial: by carry-less multiplication where the processor has it, else eight bytes at a time. */
+/* CRC-32 with zlib's polynomial: by carry-less multiplication if the processor has it, else eight bytes at a time. */
 #include "inline.h"
 
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(KAPPAMQ_PORTABLE)
@@ -44,8 +44,8 @@ CLMUL_CODE static uint32_t run_clmul(const struct crc *crc, const uint8_t *data,
 {
     if (size < 16)
         return run_tables(crc, data, size);
-    /* Zeros in front change nothing as long as the register is empty, so an odd length is padded there: the first block holds
-     * zeros and the first `odd` bytes. The CRC's initial ones are added to the first four bytes, wherever these come to lie. */
+    /* Leading zeros change nothing while the register is empty, so an odd length is padded at the front: the first block contains
+     * zeros and the first `odd` bytes. The CRC's initial ones are added to the first four bytes, wherever these are then. */
     static const uint8_t slide[32] = {0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80,
                                       0x80, 0x80, 0x80, 0x80, 0x80, 0,    1,    2,    3,    4,    5,
                                       6,    7,    8,    9,    10,   11,   12,   13,   14,   15};

@@ -1,11 +1,11 @@
-/* Log bytes in, queue entries and index rows out. pure_queues.py is the meaning. */
+/* Log bytes in, queue entries and index rows out. pure_queues.py defines the behaviour. */
 #include "inline.h"
 
 struct values {
     struct span tags, keys, unique_key, delay;
 };
 
-/* The properties that dispatch looks at. A pair with an empty half does not count, a later pair wins. */
+/* The properties that dispatch needs. A pair with an empty half is ignored, a later pair wins. */
 static inline void read_values(struct span properties, const uint8_t *readable, struct values *values)
 {
     const uint8_t *start = properties.at, *end = start + properties.size, *middle = NULL;
@@ -69,7 +69,7 @@ static void enter_entry(struct kernel *kernel, struct queue *queue, const struct
     }
 }
 
-/* The index keeps the magnitude of a hash, and 0 for the one that has none. */
+/* The index stores the magnitude of a hash, and 0 for the one that has none. */
 static inline uint32_t index_hash(uint32_t hash) { return hash <= 0x80000000u ? hash & 0x7FFFFFFFu : 0u - hash; }
 
 static void enter_key(struct bytes *index, uint32_t hash, int64_t log_offset, int64_t store_ms)
@@ -81,7 +81,7 @@ static void enter_key(struct bytes *index, uint32_t hash, int64_t log_offset, in
     index->size += INDEX_PENDING_BYTES;
 }
 
-/* What one record adds at most to the index: a key takes at least two bytes of KEYS, its blank included. */
+/* The most that one record adds to the index: a key takes at least two bytes of KEYS, including its blank. */
 static inline size_t key_room(const struct values *values) { return (2 + values->keys.size / 2) * INDEX_PENDING_BYTES; }
 
 static void enter_keys(struct kernel *kernel, const struct topic *topic, const struct record *record, const struct values *values, int64_t log_offset)
@@ -101,7 +101,7 @@ static void enter_keys(struct kernel *kernel, const struct topic *topic, const s
     }
 }
 
-/* Another broker's log begins this empty queue at `offset`, perhaps below what it once held. */
+/* Another broker's log begins this empty queue at `offset`, which may be below its former offsets. */
 static void begin_anew(struct kernel *kernel, struct queue *queue, int64_t offset)
 {
     kernel->tail_bytes -= (int64_t)queue->tail.size;
@@ -111,7 +111,7 @@ static void begin_anew(struct kernel *kernel, struct queue *queue, int64_t offse
     queue->begun = 0;
 }
 
-/* One record; whatever needs memory comes first. */
+/* Enters one record; reserves all memory first. */
 static int enter(struct kernel *kernel, const struct record *record, const uint8_t *readable, size_t at, int64_t log_offset)
 {
     struct topic *topic = kernel_topic(kernel, record->topic);
@@ -138,7 +138,7 @@ static int enter(struct kernel *kernel, const struct record *record, const uint8
         if (unlikely(record->queue_offset > queue->end)) {
             int64_t gap = record->queue_offset - queue->end;
             if (queue->min < queue->end && gap <= GAP_ENTRIES_MAX) {
-                /* The log is damaged in between: what came before stays readable, filler keeps the numbering. */
+                /* The log is damaged in between: earlier messages stay readable, filler keeps the numbering. */
                 if (bytes_reserve(&queue->tail, (size_t)(gap + 1) * ENTRY_BYTES))
                     return NO_MEMORY;
                 for (int64_t n = 0; n < gap; n++) {
@@ -150,7 +150,7 @@ static int enter(struct kernel *kernel, const struct record *record, const uint8
                 }
                 kernel->tail_bytes += gap * ENTRY_BYTES;
             } else {
-                /* A store whose beginning is gone, or a foreign log: numbering jumps, what lies between was never here. */
+                /* A store without its beginning, or a foreign log: the numbering jumps, and the messages in between were never here. */
                 kernel->tail_bytes -= (int64_t)queue->tail.size;
                 queue->tail.size = 0;
                 queue->tail_first = queue->stored = queue->min = record->queue_offset;
@@ -184,7 +184,7 @@ int kernel_dispatch(struct kernel *kernel, const uint8_t *data, size_t size, int
             break;
         at += (size_t)record.size;
     }
-    kernel->woken_untold = result != 0; /* a caller who only hears of the failure is told when it comes again */
+    kernel->woken_untold = result != 0; /* a failed call does not return them: the next one does */
     *eaten = at;
     return result;
 }
@@ -209,7 +209,7 @@ static void take_numbers_back(struct kernel *kernel, const uint8_t *data, size_t
             queue->next = queue->end;
             queue->begun = 0;
         } else if (record.queue_offset < queue->next && (queue->begun || record.queue_offset >= queue->end)) {
-            queue->next = record.queue_offset; /* the first one of its queue is what was next before */
+            queue->next = record.queue_offset; /* undo: its first record in this call had the former next number */
         }
     }
 }

@@ -1,4 +1,4 @@
-/* Inside the header scan: what json.c and scan.c both know. */
+/* Internals of the header scan, shared by json.c and scan.c. */
 #ifndef KAPPAMQ_FIELDS_H
 #define KAPPAMQ_FIELDS_H
 
@@ -21,19 +21,19 @@ enum field {
 
 struct fields {
     uint64_t present; /* has a value */
-    uint64_t named;   /* was named, perhaps in an object that a later one replaced */
+    uint64_t named;   /* was named, maybe in an object that a later one replaced */
     uint64_t always;  /* was named in each of these objects */
     struct span values[FIELD_COUNT];
 };
 
-/* In a switch over the size of `name`: it is this one. */
+/* For a switch over the size of `name`: whether it is this one. */
 #define IS(text, field)                       \
     if (memcmp(name, text, sizeof(text) - 1) == 0) \
         return field
 
 int field_of(const uint8_t *name, size_t size);
 
-/* What a JSON header says, apart from what its fields mean; false if it is not plain. */
+/* Parses the fields of a JSON header without interpreting them; false if it is not plain. */
 bool scan_json(const uint8_t *header, size_t size, const uint8_t *readable, uint8_t *scratch, struct plain *plain, struct fields *fields);
 
 #endif

@@ -1,4 +1,4 @@
-/* One fdatasync at a time; what is asked for while it runs waits for the next one, together. flusher.py is the meaning. */
+/* One fdatasync at a time; requests that arrive meanwhile share the next one. flusher.py defines the behaviour. */
 #include "flusher.h"
 
 #include <errno.h>
@@ -21,11 +21,11 @@ struct flusher {
     pthread_t thread;
     int event;
     /* under the lock */
-    struct files asked; /* to be synced, in the order of the requests, each once */
+    struct files asked; /* files to sync, in the order of the requests, each once */
     int64_t offset, durable;
     int error;
     bool closing, busy;
-    /* the thread's own */
+    /* only for the thread itself */
     struct files syncing;
 };
 
@@ -59,7 +59,7 @@ static void *run(void *argument)
         pthread_mutex_lock(&flusher->lock);
         flusher->busy = false;
         if (error) {
-            flusher->error = error; /* for good: nobody knows any more what the disk holds */
+            flusher->error = error; /* for ever: the contents of the disk are now unknown */
             flusher->asked.count = 0;
         } else {
             flusher->durable = offset;
@@ -85,7 +85,7 @@ struct flusher *flusher_new(void)
     pthread_mutex_init(&flusher->lock, NULL);
     pthread_cond_init(&flusher->wake, NULL);
     pthread_cond_init(&flusher->idle, NULL);
-    /* Signals are for the thread that runs Python. */
+    /* Signals must be delivered to the thread that runs Python. */
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -138,7 +138,7 @@ void flusher_take(struct flusher *flusher, int64_t *durable, int *error)
     uint64_t count;
     pthread_mutex_lock(&flusher->lock);
     ssize_t got = read(flusher->event, &count, sizeof count);
-    (void)got; /* nothing there: nothing new */
+    (void)got; /* nothing to read: nothing new */
     *durable = flusher->durable;
     *error = flusher->error;
     pthread_mutex_unlock(&flusher->lock);

@@ -1,4 +1,4 @@
-/* The group-commit thread: the one exception to "no I/O". flusher.py is its meaning. */
+/* The group-commit thread: the one exception to "no I/O". flusher.py defines its behaviour. */
 #ifndef KAPPAMQ_FLUSHER_H
 #define KAPPAMQ_FLUSHER_H
 
@@ -6,13 +6,13 @@
 
 struct flusher;
 
-/* NULL and errno if there is no thread or descriptor to be had. */
+/* NULL and errno if no thread or descriptor is available. */
 struct flusher *flusher_new(void);
 int flusher_descriptor(const struct flusher *flusher);
 /* 0 or ENOMEM. */
 int flusher_request(struct flusher *flusher, int fd, int64_t offset);
 void flusher_take(struct flusher *flusher, int64_t *durable, int *error);
-/* Finishes what was asked for and ends the thread; take() tells how it went. */
+/* Finishes all requests and ends the thread; take() returns the result. */
 /* See flusher.py. */
 void flusher_cut(struct flusher *flusher, int64_t offset);
 void flusher_stop(struct flusher *flusher);

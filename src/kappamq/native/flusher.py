@@ -1,6 +1,6 @@
-"""The group-commit thread, in Python: the meaning of flusher.c.
+"""The group-commit thread, in Python; defines the behaviour of flusher.c.
 
-One fdatasync at a time; what is asked for while it runs waits for the next one, together. The event loop watches `fileno()`
+One fdatasync runs at a time; requests that arrive meanwhile share the next one. The event loop watches `fileno()`
 and calls `take()` when it is readable.
 """
 
@@ -14,7 +14,7 @@ import threading
 class Flusher:
     def __init__(self) -> None:
         self._wake = threading.Condition()
-        self._files: list[int] = []  # to be synced, in the order of the requests
+        self._files: list[int] = []  # files to sync, in the order of the requests
         self._asked = self._durable = 0
         self._errno = 0
         self._closing = self._busy = False
@@ -37,14 +37,14 @@ class Flusher:
             if self._reader < 0:
                 raise ValueError("the flusher is closed")
             if self._errno:
-                return  # nothing is durable any more: take() says so
+                return  # nothing becomes durable any more; take() reports it
             if fd not in self._files:
                 self._files.append(fd)
             self._asked = max(self._asked, offset)
             self._wake.notify_all()
 
     def take(self) -> tuple[int, int]:
-        """(newest durable offset, 0) or, once an fdatasync has failed, (the newest before that, its errno) for ever."""
+        """(newest durable offset, 0); once an fdatasync has failed, (the newest offset before that, its errno) for ever."""
         with self._wake:
             if self._reader >= 0:
                 try:
@@ -54,8 +54,8 @@ class Flusher:
             return self._durable, self._errno
 
     def cut(self, offset: int) -> None:
-        """The log is about to be cut to `offset`: what was asked for before vouches for nothing behind it, since other bytes may be
-        written there. Waits until nothing is being synced: the files that hold only such bytes may be closed then."""
+        """The log is about to be cut to `offset`: earlier requests make nothing behind it durable, since other bytes may be written
+        there. Waits until no sync is running: then files that hold only cut bytes may be closed."""
         with self._wake:
             while self._busy or self._files:
                 self._wake.wait()
@@ -63,7 +63,7 @@ class Flusher:
             self._durable = min(self._durable, offset)
 
     def close(self) -> None:
-        """Finish what was asked for and end the thread."""
+        """Finish all requests and end the thread."""
         with self._wake:
             self._closing = True
             self._wake.notify_all()
@@ -102,4 +102,4 @@ class Flusher:
                 try:
                     os.write(self._writer, (1).to_bytes(8, "little"))
                 except BlockingIOError:
-                    pass  # a full pipe: the loop has been told often enough
+                    pass  # the pipe is full: the loop is notified already

@@ -1,4 +1,4 @@
-/* Pulls: which records of a queue, and their bytes in one reply. pure_queues.py is the meaning. */
+/* Pulls: which records of a queue, and their bytes in one reply. pure_queues.py defines the behaviour. */
 #include "inline.h"
 
 void gather_clear(struct gather *gather)
@@ -14,7 +14,7 @@ static int gather_log(struct gather *gather, const uint8_t *at, size_t size)
     gather->total += size;
     if (gather->count) {
         struct piece *last = &gather->pieces[gather->count - 1];
-        if (last->at && last->at + last->size == at) { /* neighbours in the log go in one piece */
+        if (last->at && last->at + last->size == at) { /* records that are adjacent in the log become one piece */
             last->size += size;
             return 0;
         }
@@ -58,7 +58,7 @@ static inline bool is_warm(const struct kernel *kernel, int64_t log_offset)
     return kernel->warm[block % WARM_BLOCKS] == block + 1;
 }
 
-/* In memory, as far as anybody knows: to look at it will not make the loop wait for the disk. */
+/* Whether it is in memory, as far as known: reading it will not make the loop wait for the disk. */
 static inline bool resident(const struct kernel *kernel, int64_t log_offset, int32_t size)
 {
     if (log_offset >= kernel->hot_from)
@@ -66,7 +66,7 @@ static inline bool resident(const struct kernel *kernel, int64_t log_offset, int
     return size > 0 && log_offset <= INT64_MAX - size && is_warm(kernel, log_offset) && is_warm(kernel, log_offset + size - 1);
 }
 
-/* Whether the bytes at `at` claim to be message `number` of this queue, at this place of the log. A queue of LMQ's lists messages of
+/* Whether the bytes at `at` claim to be message `number` of this queue, at this log offset. An LMQ queue lists messages of
  * other topics, which have numbers of their own. */
 static bool is_message(const uint8_t *at, int32_t size, int64_t log_offset, const struct queue *queue, int64_t number)
 {
@@ -141,7 +141,7 @@ static uint8_t *put_ext(uint8_t *to, const char *name, int64_t value)
     return end;
 }
 
-/* Head of the answer to a pull that found something; at most 256 + 5 * 20 bytes. */
+/* The header of the reply to a pull that found messages; at most 256 + 5 * 20 bytes. */
 static size_t pull_head(uint8_t *start, bool binary, int32_t opaque, int64_t next, int64_t min_offset, int64_t end, int64_t suggested,
                         size_t body)
 {
@@ -209,7 +209,7 @@ int kernel_pull(struct kernel *kernel, const struct topic *topic, int32_t queue_
     if (look > limit)
         look = limit;
 
-    /* Pass one: what fits. */
+    /* Pass one: choose what fits. */
     const uint8_t *start = entries->data + (offset - first) * ENTRY_BYTES, *at = start, *stop = start + look * ENTRY_BYTES;
     int64_t count = 0, total = 0, first_byte = 0, last_end = 0;
     bool gone = false, readable = warm;
@@ -218,23 +218,23 @@ int kernel_pull(struct kernel *kernel, const struct topic *topic, int32_t queue_
         int32_t size = get32(at + 8);
         int64_t number = offset + (at - start) / ENTRY_BYTES;
         if (size == FILLER_BYTES && !log_offset) {
-            if (count) /* filler that names no place stands before a queue's first message; in the queue, it hides one */
+            if (count) /* filler without a log offset is only valid before a queue's first message; elsewhere it hides a message */
                 break;
             payload[0] = number;
             return BROKEN;
         }
         if (size == FILLER_BYTES || (log_offset < kernel->log_min && !kernel->mins_raised)) {
-            gone = true; /* the file behind it has been deleted, or it is filler */
+            gone = true; /* the log file was deleted, or it is filler */
         } else if (wanted(codes, get32(at + 16))) {
             if (count && (count >= count_max || total + size > kernel->transfer_bytes_max))
                 break;
-            /* Whether the answer is COLD depends on the first one; one that is cold ends an answer from memory. */
+            /* The first record decides whether the answer is COLD; a cold one later ends an answer from memory. */
             bool here = warm || log_offset < kernel->log_min || resident(kernel, log_offset, size);
             if (!count)
                 readable = here;
             else if (readable && !here)
                 break;
-            /* What does not lie where it should costs nobody the good ones before it. */
+            /* A record that is not at its offset ends the answer, but the good ones before it are returned. */
             if (readable && (log_offset < kernel->log_min || !kernel_record_at(kernel, log_offset, size, queue, number))) {
                 if (count)
                     break;

@@ -1,4 +1,4 @@
-/* Open halves that lie where their producers have put them, and how they end. pure_waiting.py is the meaning. */
+/* Open halves whose records are those that their producers sent, and how they end. pure_waiting.py defines the behaviour. */
 #include "answers.h"
 
 /* -- the table ------------------------------------------------------------------------------------------------------- */
@@ -8,7 +8,7 @@ static inline size_t place_of(const struct waiting *waiting, int64_t log_offset)
     return (size_t)(((uint64_t)log_offset * 0x9E3779B97F4A7C15u) >> 32) & (waiting->half_room - 1);
 }
 
-/* Where a half is, or could be put. The table is never full. */
+/* The slot of a half, or the one where it can be put. The table is never full. */
 static size_t find_place(const struct waiting *waiting, int64_t log_offset)
 {
     size_t place = place_of(waiting, log_offset);
@@ -56,7 +56,7 @@ void halves_remove(struct waiting *waiting, int64_t log_offset)
         return;
     size_t mask = waiting->half_room - 1, hole = find_place(waiting, log_offset);
     waiting->half_count--;
-    /* Whoever lies behind the hole and may not have it between its own place and where it is, moves into it. */
+    /* An entry behind the hole that can be moved into it, without coming before its own slot, is moved. */
     for (size_t place = (hole + 1) & mask; waiting->halves[place].size; place = (place + 1) & mask) {
         size_t own = place_of(waiting, waiting->halves[place].log_offset);
         if (((place - own) & mask) >= ((place - hole) & mask)) {
@@ -76,7 +76,7 @@ void halves_clear(struct waiting *waiting)
 
 /* -- ends ------------------------------------------------------------------------------------------------------------ */
 
-/* What the properties of a half say about it. */
+/* What the properties of a half say about the message. */
 struct origin {
     struct span group, unique_key, topic, queue_id;
 };
@@ -98,7 +98,7 @@ static struct origin origin_of(struct span properties)
     return origin;
 }
 
-/* The queue that a half is for; NULL if it is not for the kernel to say, or with `memory` false. */
+/* The queue that a half is for; NULL if Python must decide, or if `memory` is false. */
 static struct queue *target_of(struct kernel *kernel, const struct origin *origin, bool *memory)
 {
     int64_t queue_id = 0;
@@ -119,7 +119,7 @@ static struct queue *target_of(struct kernel *kernel, const struct origin *origi
     return queue;
 }
 
-/* Where the record of a half can be read; NULL if Python should. */
+/* Where the record of a half can be read; NULL if it must be left to Python. */
 static const uint8_t *read_half(struct kernel *kernel, const struct half *half, struct record *record)
 {
     struct topic *topic = kernel_find_topic(kernel, (struct span){(const uint8_t *)HALF_TOPIC, sizeof HALF_TOPIC - 1});
@@ -132,7 +132,7 @@ static const uint8_t *read_half(struct kernel *kernel, const struct half *half, 
     return at;
 }
 
-/* The record that settles the place of a half. */
+/* The op record that settles a half. */
 static struct message op_message(const struct kernel *kernel, const struct half *half, bool commits, int64_t now_ms, uint8_t body[24])
 {
     static const uint8_t committed[] = "TAGS\x01" "d\x02__END#\x01" "c\x02", rolled_back[] = "TAGS\x01" "d\x02__END#\x01" "r\x02";
@@ -147,7 +147,7 @@ static struct message op_message(const struct kernel *kernel, const struct half 
     };
 }
 
-/* What consumers get: the half itself, with the bytes it was sent with. */
+/* The message that consumers get: the half, with the bytes it was sent with. */
 static struct message committed_message(const uint8_t *at, const struct record *record)
 {
     size_t born = record->sys_flag & SYS_BORN_V6 ? 20 : 8, host = record->sys_flag & SYS_STORE_V6 ? 20 : 8;
@@ -188,7 +188,7 @@ int plain_end(struct kernel *kernel, const struct plain *plain, bool binary, int
     if (!op_queue || ARRAY_RESERVE(waiting->notes, waiting->note_count, waiting->note_room) || (answer && reserve_ended(kernel)))
         return NO_MEMORY;
     uint8_t body[24];
-    /* The op record first: it bears the mark of the group, and the message stays as its producer made it. */
+    /* The op record first: it has the mark of the group, and the message stays as its producer made it. */
     struct placed placed[2] = {{.queue = op_queue, .message = op_message(kernel, &half, commits, now_ms, body)}};
     if (commits)
         placed[1] = (struct placed){.queue = target, .message = committed_message(at, &record)};

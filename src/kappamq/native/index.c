@@ -1,4 +1,4 @@
-/* The key index: from what dispatch left to the entries of an index file. pure_index.py is the meaning. */
+/* The key index: from the output of dispatch to the entries of an index file. pure_index.py defines the behaviour. */
 #include "inline.h"
 
 void index_apply(uint8_t *slots, size_t slot_count, struct span pending, size_t position, int32_t count, int32_t capacity,

@@ -1,4 +1,4 @@
-/* Helpers that must be inlined: big-endian numbers, growing buffers, steps of 16 bytes where the machine has them. */
+/* Helpers that must be inlined: big-endian numbers, growing buffers, 16-byte SIMD steps where the machine has them. */
 #ifndef KAPPAMQ_INLINE_H
 #define KAPPAMQ_INLINE_H
 
@@ -98,7 +98,7 @@ static inline bool same_span(struct span a, struct span b)
 
 /* -- growing --------------------------------------------------------------------------------------------------------- */
 
-/* Room for `more` bytes behind what is there: 0 or NO_MEMORY. */
+/* Reserves `more` bytes behind the present ones: 0 or NO_MEMORY. */
 static inline int bytes_reserve(struct bytes *bytes, size_t more)
 {
     if (likely(more <= bytes->room - bytes->size))
@@ -123,7 +123,7 @@ static inline void bytes_free(struct bytes *bytes)
     *bytes = (struct bytes){0};
 }
 
-/* Room for one more element of an array that doubles: 0 or NO_MEMORY. */
+/* Reserves one more element of an array that doubles: 0 or NO_MEMORY. */
 static inline int array_reserve(void **array, size_t count, size_t *room, size_t element)
 {
     if (likely(count < *room))
@@ -158,7 +158,7 @@ static inline void link_append(struct link *list, struct link *link)
 
 /* -- searching ------------------------------------------------------------------------------------------------------- */
 
-/* These look at [at, end) and may load, but not use, bytes up to `readable` >= end. */
+/* These examine [at, end) and may load, but not use, bytes up to `readable` >= end. */
 
 static inline bool odd_in_string(uint8_t byte) { return byte < 0x20 || byte >= 0x80 || byte == '"' || byte == '\\'; }
 
@@ -184,7 +184,7 @@ static inline uint64_t odd_mask(uint64_t word)
 }
 #endif
 
-/* The first byte of a JSON string that needs thought: quote, backslash, control character, not ASCII. */
+/* The first byte of a JSON string that needs special handling: quote, backslash, control character, not ASCII. */
 static inline const uint8_t *string_stop(const uint8_t *at, const uint8_t *end, const uint8_t *readable)
 {
 #ifdef KAPPAMQ_SSE2
@@ -209,7 +209,7 @@ static inline const uint8_t *string_stop(const uint8_t *at, const uint8_t *end, 
     return at < end ? at : end;
 }
 
-/* As string_stop, copying what it passes to `*to` (which needs 16 bytes more than it gets). */
+/* As string_stop, but copies the bytes before it to `*to` (which needs room for 16 bytes more than it gets). */
 static inline const uint8_t *string_copy(const uint8_t *at, const uint8_t *end, uint8_t **to)
 {
     uint8_t *out = *to;
@@ -243,10 +243,10 @@ static inline const uint8_t *string_copy(const uint8_t *at, const uint8_t *end, 
     return at;
 }
 
-/* Walks over the bytes 0x01 and 0x02 of properties. */
+/* Iterates over the bytes 0x01 and 0x02 of properties. */
 struct marks {
     const uint8_t *block, *end, *readable;
-    uint64_t mask; /* those of the block that are still to come */
+    uint64_t mask; /* the remaining ones of the block */
 };
 
 static inline struct marks marks_of(const uint8_t *at, const uint8_t *end, const uint8_t *readable)

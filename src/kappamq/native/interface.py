@@ -1,8 +1,8 @@
-"""What the rest of the broker may ask of a kernel: the compiled one and its twin offer exactly this.
+"""The interface of a kernel: the compiled one and its twin both implement it.
 
 The *kernel* is what happens once per message: parsing a burst of frames, appending records, answering plain pulls, entering records
-into queues. `_kernel` is compiled from C; `pure` is its *twin* in Python, which is its meaning, its oracle in tests, and what runs where
-there is no compiler.
+into queues. `_kernel` is compiled from C; `pure` is its *twin* in Python: it defines the behaviour, serves as the oracle in tests, and
+is used where there is no compiler.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ from kappamq.native.pure_record import Buffer, GroupMember, Member
 
 @runtime_checkable
 class Flusher(Protocol):
-    """Group commit: makes files durable beside the caller, one sync for all who asked while the last one ran. flusher.py says
-    what it means; flusher.c does it in a thread that needs no GIL."""
+    """Group commit: makes files durable in the background, with one sync for all requests that arrived during the last one. flusher.py
+    defines its behaviour; flusher.c does it in a thread that needs no GIL."""
 
     def request(self, fd: int, offset: int, /) -> None:
         """Make everything written to `fd` so far durable, then report `offset`. Keep `fd` open until it is reported."""
 
     def take(self) -> tuple[int, int]:
-        """(newest durable offset, 0) or, once a sync has failed, (the newest before that, its errno) for ever."""
+        """(newest durable offset, 0); once a sync has failed, (the newest offset before that, its errno) for ever."""
 
     def cut(self, offset: int, /) -> None:
-        """The log is about to be cut to `offset`: no request made before vouches for bytes behind it. Waits for the sync under way."""
+        """The log is about to be cut to `offset`: earlier requests make nothing behind it durable. Waits for the running sync."""
 
     def fileno(self) -> int:
-        """A descriptor that an event loop can watch: readable when there is something to `take()`; -1 once closed."""
+        """A descriptor for an event loop: readable when there is something to `take()`; -1 once closed."""
 
     def close(self) -> None:
-        """Finish what was asked for, and end. `take()` still tells the result. A second time does nothing."""
+        """Finish all requests and stop. `take()` still returns the result. Closing twice has no effect."""
 
 
 class Kernel(Protocol):
@@ -111,7 +111,7 @@ class Kernel(Protocol):
 
     hot_from: int
     suggested: int
-    """Which broker of the group, by its id, should be asked for what lies below the log offset `suggested_below`; for the rest it is 0."""
+    """Id of the broker of the group to suggest for pulls below the log offset `suggested_below`; 0 is suggested for the others."""
     suggested_below: int
     log_min: int
     mins_raised: bool
@@ -120,14 +120,14 @@ class Kernel(Protocol):
     def append_offset(self) -> int: ...
 
     def map_segment(self, start: int, buffer: Any) -> None:
-        """Records of the file that begins at `start` are read from this buffer, of whatever type; None: they are gone."""
+        """Read the records of the file that begins at `start` from this buffer, of any type; None: the file is gone."""
 
     def open_segment(self, position: int, segment_end: int) -> None: ...
 
     def mark_warm(self, block: int, is_warm: bool) -> None: ...
 
     def take(self) -> tuple[int, bytes | memoryview]:
-        """Offset and bytes of what was appended, which is to be written now."""
+        """Offset and bytes of what was appended; the caller must write them now."""
         ...
 
     # -- messages that wait ------------------------------------------------------------------------------------------------
@@ -168,7 +168,7 @@ class Kernel(Protocol):
         body: bytes,
         now_ms: int,
     ) -> int | None:
-        """Append a note and the messages of a batch body as one group, each with what the broker adds to every message. Returns
+        """Append a note and the messages of a batch body as one group; each message gets what the broker adds to every message. Returns
         the end of the group in the log; None, and nothing is appended, if a message is not plain."""
 
     def pull(
@@ -190,12 +190,12 @@ class Kernel(Protocol):
     # -- bytes of another broker's log -------------------------------------------------------------------------------------
 
     def number(self, buffer: Buffer) -> tuple[int, Misnumbered | None]:
-        """Raise the next numbers of queues by whole records that were not appended here and are not dispatched yet: how many bytes
-        were numbered, and the first record that is not the next message of its queue; then nothing of the call is kept."""
+        """Raise the next offsets of queues by whole records that were not appended here and are not dispatched yet. Returns how many bytes
+        were processed, and the first record that is not the next message of its queue; if there is one, the call changes nothing."""
 
     def rewind(self) -> None:
-        """The log was cut: the next message of a queue is the one behind its last dispatched one. Call `number` with the records
-        that are left and not dispatched."""
+        """The log was cut: the next message of a queue is the one behind its last dispatched one. Then call `number` with the remaining
+        records that are not dispatched."""
 
     # -- what goes to the files derived from the log -----------------------------------------------------------------------
 
@@ -211,13 +211,13 @@ MakesFlusher = Callable[[], Flusher]
 
 
 Located = tuple[bytearray, int, int, int]
-"""Places of records (layout.PLACE), how many, bytes read, and why not more."""
+"""Places of records (layout.PLACE), how many, bytes read, and why it stopped."""
 Locate = Callable[[Buffer, int, bool, int], Located]
 Columns = Callable[[Buffer, Buffer, Buffer, int], dict[int, Column | MapColumn]]
 
 
 class ColumnsModule(Protocol):
-    """Turns stored records into columns: a kernel, or numpy where Spark's executors have none."""
+    """Turns stored records into columns: a kernel, or numpy on Spark executors without one."""
 
     @property
     def locate(self) -> Locate: ...
@@ -227,7 +227,7 @@ class ColumnsModule(Protocol):
 
 
 class KernelModule(Protocol):
-    """A module that has a kernel, and the loops over record bytes that need no state. What each function means says its twin."""
+    """A module with a kernel, and the stateless loops over record bytes. The twin documents each function."""
 
     NAME: str
     Kernel: MakesKernel

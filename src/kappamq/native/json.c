@@ -1,13 +1,13 @@
 /* JSON headers, in one pass over the text. pure_scan.py states the rules. */
 #include "fields.h"
 
-/* Functions that take something from the text return where it goes on, or NULL if it is not there.
+/* Functions that consume a part of the text return where it continues, or NULL if the part is not there.
  *
- * The text ends in '}', which scan_json makes sure of first. Nothing but the end of an object is taken by that byte, so whoever
- * goes byte by byte over anything else stays inside the text without looking for its end. */
+ * The text ends in '}', which scan_json checks first. Only the end of an object consumes that byte, so a function that reads
+ * anything else byte by byte stays inside the text without checking for its end. */
 struct json {
     const uint8_t *end, *readable;
-    uint8_t *out; /* where unescaped strings go */
+    uint8_t *out; /* where unescaped strings are written */
 };
 
 enum top { T_CODE, T_EXT, T_FLAG, T_LANGUAGE, T_OPAQUE, T_REMARK, T_SERIALIZE, T_VERSION };
@@ -59,7 +59,7 @@ static inline int hex_digit(uint8_t byte)
     return byte >= 'a' && byte <= 'f' ? byte - 'a' + 10 : -1;
 }
 
-/* Four hex digits at `at`, -1 if they are not. */
+/* Four hex digits at `at`, -1 if they are not four. */
 static inline int32_t hex_unit(const uint8_t *at)
 {
     int a = hex_digit(at[0]), b = hex_digit(at[1]), c = hex_digit(at[2]), d = hex_digit(at[3]);
@@ -86,7 +86,7 @@ static uint8_t *put_character(uint8_t *to, uint32_t character)
     return to;
 }
 
-/* The escape whose backslash is at `at`: one past it, or NULL. */
+/* Decodes the escape whose backslash is at `at`: one past it, or NULL. */
 static const uint8_t *unescape(const uint8_t *at, const uint8_t *end, uint8_t **to)
 {
     if (end - at < 2)
@@ -138,7 +138,7 @@ static const uint8_t *unescape(const uint8_t *at, const uint8_t *end, uint8_t **
     return at + 2;
 }
 
-/* The rest of a string that holds more than plain ASCII, from `at` on. */
+/* The rest of a string that is not plain ASCII, from `at` on. */
 static __attribute__((noinline)) const uint8_t *take_odd_string(struct json *json, const uint8_t *start, const uint8_t *at, struct span *string)
 {
     uint8_t *out = put_bytes(json->out, start, (size_t)(at - start));
@@ -163,16 +163,16 @@ static __attribute__((noinline)) const uint8_t *take_odd_string(struct json *jso
         }
         at = string_copy(at, end, &out);
     }
-    /* A broken character stays broken whatever comes next to it: escapes are ASCII in the raw text. */
+    /* A broken character stays broken whatever follows it: escapes are ASCII in the raw text. */
     if (at >= end || (!ascii && !utf8_valid(start, (size_t)(at - start))))
         return NULL;
-    memset(out, 0, 16); /* whoever searches the string loads 16 bytes at a time */
+    memset(out, 0, 16); /* searching the string loads 16 bytes at a time */
     *string = (struct span){json->out, (size_t)(out - json->out)};
     json->out = out;
     return at + 1;
 }
 
-/* The string whose opening quote has been taken. */
+/* The string whose opening quote has been consumed. */
 static inline const uint8_t *take_string(struct json *json, const uint8_t *start, struct span *string)
 {
     const uint8_t *stop = string_stop(start, json->end, json->readable);
@@ -184,7 +184,7 @@ static inline const uint8_t *take_string(struct json *json, const uint8_t *start
     return stop + 1;
 }
 
-/* A name, its colon, and the space around it. */
+/* A name and its colon, with white space around them. */
 static const uint8_t *take_name(struct json *json, const uint8_t *at, struct span *name)
 {
     at = take(at, '"');
@@ -194,10 +194,10 @@ static const uint8_t *take_name(struct json *json, const uint8_t *at, struct spa
     return at ? skip_space(at) : NULL;
 }
 
-/* A whole number; one that is out of range comes as INT64_MAX and may yet be replaced by a later one. */
+/* A whole number; one that is out of range becomes INT64_MAX and may still be replaced by a later one. */
 static inline const uint8_t *take_number(const uint8_t *start, int64_t *number)
 {
-    enum { TEXT_MAX = 4300, DIGITS_MAX = 18 }; /* msgspec reads no longer texts; 18 digits fit 64 bits */
+    enum { TEXT_MAX = 4300, DIGITS_MAX = 18 }; /* msgspec accepts no longer texts; 18 digits fit 64 bits */
     bool negative = *start == '-';
     const uint8_t *digits = start + negative, *at = digits;
     uint64_t value = 0;
@@ -212,8 +212,8 @@ static inline const uint8_t *take_number(const uint8_t *start, int64_t *number)
     return at;
 }
 
-/* Which letter it is if the text goes on with  "a":"  and the like, which is what most ext fields look like; else UNKNOWN. The
- * bytes looked at may lie behind the text, but then its closing brace is among them, and that fits nowhere. */
+/* The letter of the next field if the text continues with  "a":"  and the like, as most ext fields do; else UNKNOWN. The bytes
+ * examined may be behind the text, but then its closing brace is among them, which does not match. */
 static inline int letter_field(const uint8_t *at, const uint8_t *readable)
 {
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
@@ -235,7 +235,7 @@ static inline int letter_field(const uint8_t *at, const uint8_t *readable)
                  BIT(F_SUSPEND) | BIT(F_SUB_VERSION) | BIT(F_MAX_BYTES) | BIT(F_SOURCE) | BIT(F_HALF_OFFSET) | BIT(F_LOG_OFFSET) | \
                  BIT(F_DECISION))
 
-/* The value of an ext field: a string, or a number where one is meant. */
+/* The value of an ext field: a string, or a number where one is expected. */
 static inline const uint8_t *take_value(struct json *json, const uint8_t *at, int field, struct span *value)
 {
     int64_t number;
@@ -280,7 +280,7 @@ static inline const uint8_t *take_ext_fields(struct json *json, const uint8_t *a
     return take(at, '}');
 }
 
-/* The name that the text goes on with and where its value begins. Names come as Java writes them, or else in some other way. */
+/* The next name and where its value begins. Names as Java writes them first, other spellings after that. */
 static inline const uint8_t *take_top(struct json *json, const uint8_t *at, int *top)
 {
 #define STARTS(text, name)                             \
@@ -288,7 +288,7 @@ static inline const uint8_t *take_top(struct json *json, const uint8_t *at, int 
         *top = name;                                   \
         return skip_space(at + sizeof(text) - 1);      \
     }
-    if (likely(json->readable - at >= 32)) /* as above: none of these names can reach behind the text */
+    if (likely(json->readable - at >= 32)) /* as above: none of these names can extend beyond the text */
         switch (at[1]) {
         case 'c':
             STARTS("\"code\":", T_CODE)

@@ -1,10 +1,10 @@
 /* The loops that run once per message: buffers in, numbers out.
  *
- * Plain C, no Python types, no I/O, no clock, no mutable globals. pure*.py is the meaning of every function here; tests/native
- * holds the two together. Whoever uses a `struct kernel` sees to it that one thread at a time is inside.
+ * Plain C, no Python types, no I/O, no clock, no mutable globals. pure*.py defines the behaviour of every function here; tests/native
+ * compares the two. The caller of a `struct kernel` ensures that only one thread at a time uses it.
  *
- * Rules of the house: every length that comes from outside is checked against what is really there before it is used;
- * offsets are int64_t and bounded so that sums cannot overflow; whatever needs memory reserves it before it changes anything.
+ * Rules: every length that comes from outside is checked against the bytes that exist before it is used; offsets are int64_t and
+ * bounded so that sums cannot overflow; functions that need memory reserve it before they change anything.
  */
 #ifndef KAPPAMQ_KERNEL_H
 #define KAPPAMQ_KERNEL_H
@@ -39,14 +39,14 @@ enum {
     TOPIC_BYTES_MAX = 127,
     TOPIC_BYTES_LIMIT = 32767,
     BATCH_MEMBERS_MAX = 8192,
-    BATCH_PAIRS_MAX = 16, /* properties of its own that a batch may hand on to its members here */
-    WAITING_PAIRS_MAX = 32, /* properties of a send that is not for consumers yet: each is compared with each */
-    WAITING_BYTES_MAX = 8191, /* and their bytes: what is added must fit in, too */
+    BATCH_PAIRS_MAX = 16, /* properties of its own that a batch may pass on to its members here */
+    WAITING_PAIRS_MAX = 32, /* properties of a send that waits: each is compared with each */
+    WAITING_BYTES_MAX = 8191, /* and their bytes: added ones must fit in, too */
     HALVES_MAX = 65536,
     SCAN_ENTRIES_MAX = 800,
     WARM_BLOCKS = 256,
     WARM_BLOCK_BYTES = 4 << 20,
-    FILLER_BYTES = 0x7FFFFFFF, /* record size of entries that stand for no record */
+    FILLER_BYTES = 0x7FFFFFFF, /* record size in entries that are filler */
     GAP_ENTRIES_MAX = 65536,
     TAIL_KEEP_BYTES = 1024 * 20,
     LENT_BYTES_MAX = 16 << 20,
@@ -57,7 +57,7 @@ enum {
 enum { SYS_TRANSACTION = 0xC, SYS_PREPARED = 0x4, SYS_COMMIT = 0x8, SYS_ROLLBACK = 0xC, SYS_BORN_V6 = 0x10, SYS_STORE_V6 = 0x20, SYS_PLAIN = 0x701, SYS_COMPRESSED = 0x1, SYS_INNER_BATCH = 0x80 };
 enum { TOPIC_SEND = 1, TOPIC_PULL = 2 };
 enum { DONE = 0, LEFT = 1, FULL = 2, BAD = 3, PAUSE = 4 };
-enum { REPLIES_BYTES_MAX = 1 << 20 }; /* of one burst, and at most one reply more */
+enum { REPLIES_BYTES_MAX = 1 << 20 }; /* of one burst, and at most one reply more than that */
 enum { FOUND = 0, NO_MATCH = 1, EMPTY = 2, TOO_SMALL = 3, TOO_LARGE = 4, NO_MESSAGES = 5, NEED_ENTRIES = 6, COLD = 7, GONE = 8, BROKEN = 9 };
 enum { PULL_COMMIT = 1, PULL_SUSPEND = 2, PULL_SUBSCRIPTION = 4, PULL_LITE = 16 };
 enum { SCAN_MORE = 0, SCAN_BLANK = 1, SCAN_EMPTY = 2, SCAN_DAMAGED = 3, SCAN_RECORD = -1 };
@@ -87,12 +87,12 @@ struct plain {
     struct plain_end end;
 };
 
-/* What a header says if it is plain; false if it is Python's. `readable` is one past the last byte that may be loaded,
+/* The fields of a plain header; false if the frame must be left to Python. `readable` is one past the last byte that may be loaded,
  * `scratch` has room for the header and 16 bytes more and must outlive `plain`. */
 bool scan_header(const uint8_t *header, size_t size, const uint8_t *readable, bool binary, uint8_t *scratch, struct plain *plain);
-/* Well-formed pairs, none of them special, no WAIT but true; sets `unique_key` to the last UNIQ_KEY. */
+/* Whether pairs are well-formed, none special, and WAIT absent or true; sets `unique_key` to the last UNIQ_KEY. */
 bool plain_properties(struct span text, const uint8_t *readable, struct span *unique_key);
-/* The same for a send that waits: one property says for what, and no name comes twice. */
+/* The same for a send that waits: exactly one property says for what, and no name comes twice. */
 bool waiting_properties(struct span text, const uint8_t *readable, struct span *unique_key, struct wish *wish);
 
 /* -- records (record.c) -------------------------------------------------------------------------------------------- */
@@ -103,8 +103,8 @@ struct record {
     struct span body, topic, properties;
 };
 
-/* What `record_write` makes a record of. The properties are closed with 0x02 if they are not; what a batch hands on, what the
- * broker adds and the length of a batch or group follow them. */
+/* The input of `record_write`. Properties get a final 0x02 if they lack it; then come those that a member inherits from its batch,
+ * those that the broker adds, and the length of a batch or group. */
 struct message {
     struct span topic, body, properties, inherited, added, mark, born, store_host;
     int32_t queue_id, flag, sys_flag, reconsume_times;
@@ -117,12 +117,12 @@ struct member {
     struct span body, properties;
 };
 
-/* SCAN_RECORD and the fields, or why there is none. */
+/* SCAN_RECORD and the fields, or why there is no record. */
 int record_parse(const uint8_t *at, size_t left, struct record *record);
 bool record_intact(const struct crc *crc, const uint8_t *at, const struct record *record);
-/* Properties of a record as they were before it got its tail CRC. */
+/* Properties of a record before its tail CRC was added. */
 struct span without_tail_crc(struct span properties);
-/* Bytes of the whole record, -1 if no record can hold it. */
+/* Bytes of the whole record, -1 if they do not fit into a record. */
 int64_t record_measure(const struct message *message);
 void record_write(const struct crc *crc, const struct message *message, int64_t size, int64_t queue_offset, int64_t log_offset, int64_t now_ms, uint8_t *to);
 
@@ -132,16 +132,16 @@ struct scanned {
 };
 void log_scan(const struct crc *crc, const uint8_t *data, size_t size, int64_t log_offset, bool check, struct scanned *scanned);
 
-/* Of well-formed properties: whether one has this name, and the pair at `*at` without its 0x02, behind which `*at` moves. */
+/* For well-formed properties: whether one has this name, and the pair at `*at` without its 0x02; moves `*at` behind it. */
 bool has_property(struct span properties, struct span name);
 struct span next_pair(struct span properties, size_t *at, struct span *name);
 
-/* The member at `*at`; moves `*at` behind it. False unless every length fits. */
+/* Parses the member at `*at` and moves `*at` behind it. False unless every length fits. */
 bool batch_next(struct span body, size_t *at, struct member *member);
 
 /* -- columns (columns.c) ------------------------------------------------------------------------------------------- */
 
-/* Where one record lies in a buffer, and what is fixed in it; layout.py has the same fields in the same order. */
+/* Where a record is in a buffer, and its fixed fields; layout.py has the same fields in the same order. */
 struct place {
     int64_t at, size, queue_id, queue_offset, log_offset, sys_flag, born_ms, store_ms;
     int64_t body_at, body_bytes, topic_at, topic_bytes, properties_at, properties_bytes, host_at, damaged;
@@ -151,22 +151,22 @@ _Static_assert(sizeof(struct place) == PLACE_BYTES, "a place is sixteen numbers"
 
 struct located {
     size_t bytes, count;
-    int why; /* SCAN_MORE also where `room` ended it */
+    int why; /* also SCAN_MORE if `room` ended it */
 };
-/* Notes the records that lie back to back in `data`, at most `room`. With a `log_offset` that is not negative each must name the
- * offset at which it lies. A record whose checksums fail counts as `damaged`, one whose lengths make no sense ends the walk. */
+/* Notes the records that follow each other in `data`, at most `room`. With a `log_offset` that is not negative each must contain its own
+ * offset. A record with wrong checksums counts as `damaged`, one with impossible lengths ends the walk. */
 void records_locate(const struct crc *crc, const uint8_t *data, size_t size, int64_t log_offset, bool check, struct place *places, size_t room, struct located *located);
 /* Whether all are intact, neither compressed nor batches, and their queue offsets ascend within [offset, next_offset). */
 bool records_plain(const struct place *places, size_t count, int64_t offset, int64_t next_offset);
 
 enum { VALUES_MAX = 8 };
-/* The values of the named properties of a record, none where there is none; of equal names the last one with a value. */
+/* The values of the named properties of a record, empty if missing; of equal names the last one with a value. */
 struct valued {
     size_t size;
     int64_t queue_offset;
     struct span properties, values[VALUES_MAX];
 };
-/* SCAN_RECORD, or why there is no record at `data` that could be read at once. Names are not empty and differ. */
+/* SCAN_RECORD, or why there is no record at `data` that can be read in this simple way. Names are not empty and differ. */
 int record_values(const uint8_t *data, size_t size, const struct span *names, size_t count, struct valued *valued);
 
 enum { COLUMN_TOPIC = 1, COLUMN_BODY = 2, COLUMN_ID = 4, COLUMN_KEYS = 8, COLUMN_TAGS = 16, COLUMN_PROPERTIES = 32 };
@@ -191,15 +191,15 @@ struct property_columns {
 };
 /* Bytes of the bodies or topics of all places; BAD_PLACE or COLUMN_TOO_LARGE. */
 int64_t column_measure(const struct sources *sources, const struct place *places, size_t count, bool topics);
-/* Writes `count` + 1 offsets and as many bytes as were measured. */
+/* Writes `count` + 1 offsets and the measured number of bytes. */
 int column_write(const struct sources *sources, const struct place *places, size_t count, bool topics, int32_t *offsets, uint8_t *to);
-/* What stands in properties. `to` must be zeroed before, and freed after, also if this fails. */
+/* The columns made from properties. `to` must be zeroed before, and freed after, even if this fails. */
 int columns_from_properties(const struct sources *sources, const struct place *places, size_t count, int wanted, struct property_columns *to);
 void columns_free(struct property_columns *columns);
 
 /* -- batches of columns (batches.c) -------------------------------------------------------------------------------- */
 
-/* A text or binary column as Arrow has it; no `valid` bits: nothing is null. Offsets are checked when they are used. */
+/* A text or binary column in Arrow's layout; without `valid` bits nothing is null. Offsets are checked when they are used. */
 struct column {
     struct span valid, data;
     const int32_t *offsets; /* one more than there are rows */
@@ -208,7 +208,7 @@ struct named_column {
     struct span name;
     struct column column;
 };
-/* What becomes the properties of each row: columns of one property each, then the pairs of a map. */
+/* The properties of each row: columns of one property each, then the pairs of a map. */
 struct text_job {
     const struct named_column *named;
     size_t named_count, count;
@@ -216,7 +216,7 @@ struct text_job {
     struct span map_valid;
     struct column map_names, map_values;
     size_t map_count;
-    const struct span *left_out; /* names of the map that are passed over */
+    const struct span *left_out; /* names of the map that are skipped */
     size_t left_out_count;
 };
 /* Why a row cannot be a message: its properties are too long; a separator in a name or value; an empty name or value. */
@@ -227,14 +227,14 @@ int texts_build(const struct text_job *job, struct bytes *offsets, struct bytes 
 struct batch_job {
     struct column bodies, texts;
     size_t count; /* of rows in the columns */
-    const int32_t *rows; /* those that go to this queue, in order */
+    const int32_t *rows; /* those for this queue, in order */
     size_t row_count;
     size_t bytes_max, count_max;
-    struct span id_prefix; /* 10 bytes; none: no ids are given */
+    struct span id_prefix; /* 10 bytes; empty: no ids are assigned */
     uint64_t first_id;     /* of row 0; 48 bits */
 };
-/* Appends members to `to`, from rows[first] on, as many as fit (at least one). Returns where to go on in `rows`;
- * `failed` is the row that cannot be a member. */
+/* Appends members to `to`, from rows[first] on, as many as fit (at least one). Returns where to continue in `rows`;
+ * `failed` is the row that cannot become a member. */
 int64_t batch_build(const struct batch_job *job, size_t first, struct bytes *to, size_t *failed);
 /* The sum of the CRC-32s of the bodies of a batch; -1 unless every length fits and there is a member. */
 int64_t batch_sum(const struct crc *crc, struct span body);
@@ -248,7 +248,7 @@ struct queue {
     int32_t id;
     bool watched, dirty;
     int64_t min, end, next, stored;
-    int64_t begun; /* one more than the number at which received records begin it anew, and dispatch will; 0: they do not */
+    int64_t begun; /* 1 + the number at which received records begin it anew once dispatched; 0: none do */
     int64_t tail_first, lent_first;
     struct bytes tail, lent;
     struct link place; /* in kernel.dirty or kernel.settled */
@@ -286,7 +286,7 @@ struct segment {
     const struct mapping *mapping; /* knows which pages could not be read; NULL: plain memory */
 };
 
-/* A reply under way: bytes of its own and bytes of the log, in order. */
+/* A reply in progress: own bytes and bytes of the log, in order. */
 struct piece {
     const uint8_t *at; /* NULL: the next `size` bytes of gather.text */
     size_t size;
@@ -329,8 +329,8 @@ struct kernel {
     bool tail_crc, accepting, force_slow, index_enabled;
     bool mins_raised; /* no queue begins with entries of deleted log files */
     int64_t hot_from, log_min;
-    int64_t suggested, suggested_below; /* who should answer pulls of what lies below that log offset: a broker's id */
-    int64_t warm[WARM_BLOCKS]; /* number of the block, one more than it is: 0 for none */
+    int64_t suggested, suggested_below; /* broker id to suggest for pulls of messages below that log offset */
+    int64_t warm[WARM_BLOCKS]; /* number of the block plus one: 0 for none */
     int64_t *delays_ms;
     size_t delay_count;
     struct bytes added, sent_json, sent_binary;
@@ -339,7 +339,7 @@ struct kernel {
     /* tables */
     struct topic **topics;
     size_t topic_room, topic_count;
-    struct topic *last_topic; /* the one looked up before: mostly it is the same again */
+    struct topic *last_topic; /* the one looked up last: often the same is needed again */
     struct row **rows;
     size_t row_room, row_count;
     struct segment *segments; /* ascending */
@@ -348,7 +348,7 @@ struct kernel {
     size_t dirty_count;
     int64_t tail_bytes, lent_bytes;
 
-    /* what was appended and not yet taken */
+    /* appended and not yet taken */
     struct bytes pending;
     int64_t written, segment_end;
     struct bytes index;
@@ -366,7 +366,7 @@ struct kernel {
     struct member *members;
     size_t member_count, member_room;
     struct bytes inherited; /* properties that the members of a batch inherit, each closed with 0x02 */
-    struct bytes some;      /* those of them that the member at hand has not itself */
+    struct bytes some;      /* those of them that the present member does not set itself */
     struct waiting waiting;
 
     /* counters */
@@ -377,16 +377,16 @@ struct kernel {
 /* Tables (tables.c). Functions that return int return 0 or NO_MEMORY unless said otherwise. */
 struct kernel *kernel_new(void);
 void kernel_free(struct kernel *kernel);
-/* What every stored message and every answer to a send carry: properties text; the region as JSON string and plain. */
+/* What every stored message and every answer to a send contain: properties as text; the region as JSON string and plain. */
 int kernel_identity(struct kernel *kernel, struct span added, struct span region_json, struct span region, bool trace_on);
 void kernel_set_host(struct kernel *kernel, struct span host); /* 8 or 20 bytes */
 int kernel_delays(struct kernel *kernel, const int64_t *delays_ms, size_t count);
 
-struct topic *kernel_topic(struct kernel *kernel, struct span name); /* made if need be; NULL: no memory */
+struct topic *kernel_topic(struct kernel *kernel, struct span name); /* created if missing; NULL: no memory */
 struct topic *kernel_find_topic(struct kernel *kernel, struct span name);
-/* Frees a topic that holds nothing and that nobody may use; false if it is there still. */
+/* Frees a topic that has no entries and that clients may not use; false if it was kept. */
 bool kernel_forget_topic(struct kernel *kernel, struct span name);
-struct queue *topic_queue(struct topic *topic, int32_t id); /* made if need be; NULL: no memory */
+struct queue *topic_queue(struct topic *topic, int32_t id); /* created if missing; NULL: no memory */
 struct queue *topic_find_queue(const struct topic *topic, int32_t id);
 void kernel_set_queue(struct kernel *kernel, struct queue *queue, int64_t min_offset, int64_t end);
 void kernel_drop_lent(struct kernel *kernel, struct queue *queue);
@@ -400,9 +400,9 @@ void row_asked(struct row *row, int32_t queue_id, int64_t offset);
 int64_t kernel_asked(const struct kernel *kernel, struct span group, struct span topic, int32_t queue_id);
 int kernel_map(struct kernel *kernel, int64_t number, struct span data, const struct mapping *mapping); /* data.at NULL: unmap */
 
-/* Dispatch (dispatch.c, queues.c): enters records; `*eaten` says how far. kernel.woken holds what the caller must hear of. */
+/* Dispatch (dispatch.c, queues.c): enters records; `*eaten` says how far. kernel.woken lists watched queues that grew. */
 int kernel_dispatch(struct kernel *kernel, const uint8_t *data, size_t size, int64_t log_offset, size_t *eaten);
-/* The number of a record is not the next one of its queue; DONE otherwise, and `*at` says how far. */
+/* kernel_number returns this if a record is not the next one of its queue; else DONE, and `*at` says how far it came. */
 enum { MISNUMBERED = -106 };
 struct misnumbered {
     struct span topic;
@@ -412,11 +412,11 @@ struct misnumbered {
 int kernel_number(struct kernel *kernel, const uint8_t *data, size_t size, size_t *at, struct misnumbered *wrong);
 void kernel_rewind(struct kernel *kernel);
 struct queue *kernel_dirty_queue(struct kernel *kernel);                  /* the first, NULL if there is none */
-struct span queue_unstored(const struct queue *queue);                    /* its entries that are in no file */
-void kernel_stored(struct kernel *kernel, struct queue *queue);           /* they count as stored now */
+struct span queue_unstored(const struct queue *queue);                    /* its entries that are not in a file */
+void kernel_stored(struct kernel *kernel, struct queue *queue);           /* they now count as stored */
 void kernel_trim_tails(struct kernel *kernel);
 
-/* Where message `number` of a queue can be read, NULL if it is not there: not mapped, not readable, or something else. */
+/* Where message `number` of a queue can be read, NULL if it is not at its offset: not mapped, not readable, or other bytes. */
 const uint8_t *kernel_record_at(const struct kernel *kernel, int64_t log_offset, int32_t size, const struct queue *queue, int64_t number);
 
 /* Pulls (gather.c) */
@@ -425,13 +425,13 @@ struct codes {
     size_t count;
     bool all;
 };
-/* Whom a pull is answered. */
+/* Who gets the answer to a pull. */
 struct asker {
     int32_t opaque;
     bool binary;
 };
-/* A verdict, with payload as in struct pull; FOUND adds the whole reply to `replies`, or, without an asker, only the records: the
- * caller decides which of them somebody gets, and counts these. */
+/* A verdict, with payload as in struct pull; FOUND adds the whole reply to `replies`, or only the records if there is no asker: then the
+ * caller decides which of them it passes on, and counts these. */
 int kernel_pull(struct kernel *kernel, const struct topic *topic, int32_t queue_id, int64_t offset, int64_t count_max,
                 struct codes codes, const struct asker *asker, bool warm, struct gather *replies, int64_t payload[3]);
 void gather_clear(struct gather *gather);
@@ -444,12 +444,12 @@ struct burst {
 };
 int kernel_burst(struct kernel *kernel, const uint8_t *data, size_t size, size_t position, struct span born, int64_t now_ms,
                  struct burst *burst);
-/* DONE, FULL (no room here), LEFT (no record can hold it) or NO_MEMORY. */
+/* DONE, FULL (no room here), LEFT (does not fit into a record) or NO_MEMORY. */
 int kernel_append(struct kernel *kernel, struct queue *queue, struct message *message, int64_t now_ms, bool counted, int64_t *size);
-/* Appends kernel.members, with what they inherit. */
+/* Appends kernel.members, with the properties they inherit. */
 int kernel_append_members(struct kernel *kernel, struct queue *queue, int32_t sys_flag, int64_t born_ms, struct span born,
                           int32_t reconsume_times, int64_t now_ms, int64_t *offsets);
-/* One record of a group, for its own queue: the message goes in, its place comes out. */
+/* One record of a group, for its own queue: the message is input, its offsets are output. */
 struct placed {
     struct queue *queue;
     struct message message;

@@ -1,4 +1,4 @@
-"""What both kernels share: record fields, verdicts, limits, the shape of answers. kernel.h repeats the numbers as constants."""
+"""Definitions that both kernels share: record fields, verdicts, limits, the format of results. kernel.h repeats the numbers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ assert HEAD[8, 8].size == 88
 ENTRY: Final = struct.Struct(">qiq")
 """Consume-queue entry: log offset, record bytes, tag code. Entry n of a queue lies at n * 20."""
 INDEX_PENDING: Final = struct.Struct(">iqq")
-"""What dispatch leaves for the key index, native byte order irrelevant: key hash, log offset, store ms."""
+"""Output of dispatch for the key index (its byte order does not matter): key hash, log offset, store ms."""
 
 TAIL_CRC_NAME: Final = f"{property_names.TAIL_CRC}\x01".encode()
 TAIL_CRC_BYTES: Final = 20
@@ -35,23 +35,23 @@ BATCH_PROPERTY_BYTES: Final = 20
 """First member of a batch: how many log bytes the whole batch occupies, ten decimal digits."""
 PROPERTIES_BYTES_MAX: Final = 32767
 TOPIC_BYTES_MAX: Final = 127
-"""Longer ones (retry topics) need record version 2."""
+"""Longer topics (retry topics) need record version 2."""
 TOPIC_BYTES_LIMIT: Final = 32767
 QUEUE_OFFSET_MAX: Final = 1 << 58
-"""Entry n lies at n * 20: beyond this no file offset could name it, so a record that claims more is damaged."""
+"""Entry n is at n * 20: beyond this, no file offset could address it, so a record that claims more is damaged."""
 BATCH_MEMBERS_MAX: Final = 8192
-"""A larger batch is Python's: its answer lists an id per member."""
+"""A larger batch is left to Python: its answer lists an id per member."""
 BATCH_PAIRS_MAX: Final = 16
-"""A batch with more properties of its own is Python's: each member is compared with each of them."""
+"""A batch with more properties of its own is left to Python: each member is compared with each of them."""
 
 WAITING_PAIRS_MAX: Final = 32
-"""A send that waits and has more properties is Python's: each name is compared with each."""
+"""A send that waits and has more properties is left to Python: each name is compared with each."""
 WAITING_BYTES_MAX: Final = 8191
-"""So is one with longer properties: what is added must fit in, too."""
+"""The same for longer properties: those that are added must fit in, too."""
 HALVES_MAX: Final = 65536
-"""More open transactions than these are Python's to end."""
+"""If more transactions are open, the others are left to Python."""
 
-# Where messages wait that are not for consumers yet.
+# Topics of messages that consumers must not see yet.
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 TIMER_TOPIC: Final = "rmq_sys_wheel_timer"
 HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
@@ -59,7 +59,7 @@ HALF_OP_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 
 WARM_BLOCK_BYTES: Final = 4 << 20
 WARM_BLOCKS: Final = 256
-"""Old stretches of the log that are known to be in memory: so many blocks of so many bytes at once, one per remainder."""
+"""Old parts of the log that are known to be in memory: at most this many blocks of this size, one per remainder."""
 SYS_COMPRESSED: Final = 0x1
 SYS_TRANSACTION: Final = 0xC
 SYS_PREPARED: Final = 0x4
@@ -70,40 +70,40 @@ SYS_INNER_BATCH: Final = 0x80
 SYS_PLAIN: Final = 0x701
 """Compression bits: the only ones a plain send may carry."""
 
-# What a topic allows the kernel to do without asking Python.
+# What a topic allows the kernel to do without Python.
 TOPIC_SEND: Final = 1
 TOPIC_PULL: Final = 2
 
 # Verdict of a burst.
 DONE: Final = 0
-"""Every complete frame is dealt with."""
+"""Every complete frame was processed."""
 LEFT: Final = 1
-"""The frame at `consumed` is Python's."""
+"""The frame at `consumed` must be processed by Python."""
 FULL: Final = 2
-"""The append buffer or the log file has no room for the frame at `consumed`: write, roll if need be, call again."""
+"""The append buffer or the log file has no room for the frame at `consumed`: write, roll if necessary, call again."""
 BAD: Final = 3
-"""The bytes at `consumed` are no frame: close the connection."""
+"""The bytes at `consumed` are not a frame: close the connection."""
 PAUSE: Final = 4
-"""The replies so far are enough for one go: send them, and call again when the peer has taken some."""
+"""Enough replies were collected: send them, and call again when the peer has received some."""
 REPLIES_BYTES_MAX: Final = 1 << 20
 
 # Verdict of a pull.
 FOUND: Final = 0
 NO_MATCH: Final = 1
 EMPTY: Final = 2
-"""The offset is the queue's end: nothing yet."""
+"""The offset is the queue's end: no message yet."""
 TOO_SMALL: Final = 3
 TOO_LARGE: Final = 4
 NO_MESSAGES: Final = 5
-"""The queue has never held anything."""
+"""The queue has never had a message."""
 NEED_ENTRIES: Final = 6
 """The entries are on disk only: lend them and ask again."""
 COLD: Final = 7
-"""The records may not be in memory: warm the span (payload) and ask again with warm=True."""
+"""The records may not be in memory: warm the span (payload) and call again with warm=True."""
 GONE: Final = 8
-"""The entries are there, the records behind them are deleted."""
+"""The entries exist, but their records are deleted."""
 BROKEN: Final = 9
-"""The entry (its number is the payload's first) does not lead to this message of this queue: have it repaired, or go on behind it."""
+"""The entry (its number comes first in the payload) does not lead to this message of this queue: have it repaired, or skip it."""
 NOT_FOR_KERNEL: Final = -1
 
 PULL_COMMIT: Final = 1
@@ -112,29 +112,29 @@ PULL_SUBSCRIPTION: Final = 4
 PULL_LITE: Final = 16
 
 FILLER_BYTES: Final = 0x7FFFFFFF
-"""Record size in entries that stand for no record: before a queue's true beginning, or where the log is damaged."""
+"""Record size in filler entries: before a queue's first message, or where the log is damaged."""
 GAP_ENTRIES_MAX: Final = 65_536
-"""A longer jump in a queue's numbering is no damage but another log: the queue begins anew behind it."""
+"""A longer jump in a queue's numbering means another log, not damage: the queue begins again behind it."""
 
 SCAN_ENTRIES_MAX: Final = 800
-"""A pull with a selective filter looks at this many entries, then answers `no match, go on from here`."""
+"""A pull with a selective filter examines this many entries, then answers `no match, continue from here`."""
 
 TAIL_KEEP_BYTES: Final = 1024 * 20
-"""When memory for entries runs short, a long tail is first cut to its newest 1024 entries: readers at the end stay fast."""
+"""If memory for entries is short, a long tail is first cut to its newest 1024 entries: readers at the end stay fast."""
 LENT_BYTES_MAX: Final = 16 << 20
-"""Entries read back from disk that are kept, over all queues; the oldest loan goes first."""
+"""Limit for entries read back from disk, over all queues; the oldest are dropped first."""
 
 # Why a scan over log bytes stopped.
 SCAN_MORE: Final = 0
-"""The bytes ended within a record (or batch): hand in more."""
+"""The bytes ended within a record (or batch): pass more."""
 SCAN_BLANK: Final = 1
 """End mark of a file."""
 SCAN_EMPTY: Final = 2
 """Zeros: nothing was ever written here."""
 SCAN_DAMAGED: Final = 3
-"""Bytes that are no good record."""
+"""Bytes that are not a good record."""
 
-# Columns: where records lie, and what may be made of them.
+# Columns: where records are, and which columns can be made from them.
 PLACE: Final = struct.Struct("=16q")
 """One record of a buffer: position, bytes, queue id, queue offset, log offset, system flag, born ms, store ms, then position and
 length of body, topic and properties, the position of the store host, and 1 if a checksum fails. Native byte order."""
@@ -147,9 +147,9 @@ COLUMN_TAGS: Final = 16
 COLUMN_PROPERTIES: Final = 32
 
 VALUES_MAX: Final = 8
-"""So many properties of each record can be asked for at once."""
+"""How many properties of each record can be requested at once."""
 PropertyRow = tuple[int, int, int, tuple[str | None, ...] | tuple[bytes]]
-"""Queue offset of a record, where it begins and ends, the values of the properties that were asked for; or all its properties."""
+"""Queue offset of a record, its begin and end, the values of the requested properties; or all its properties."""
 
 Column = tuple[bytes | None, bytes, bytes]
 """Arrow's buffers of a text or binary column: validity bits (None: nothing is null), int32 offsets, data."""
@@ -157,11 +157,11 @@ MapColumn = tuple[bytes, bytes, bytes, bytes, bytes]
 """Arrow's buffers of a map column: int32 offsets, offsets and data of the names, offsets and data of the values."""
 
 MapInput = tuple[bytes | None, bytes, Column, Column]
-"""A map column that is handed in: validity bits, int32 offsets, names, values."""
+"""A map column as an argument: validity bits, int32 offsets, names, values."""
 
 
 class BadRow(ValueError):
-    """A row of a table that cannot be a message."""
+    """A row of a table that cannot become a message."""
 
     def __init__(self, row: int, why: str) -> None:
         super().__init__(f"row {row} cannot be a message: {why}")
@@ -173,27 +173,27 @@ PRIVATE_PROPERTIES: Final = frozenset(name.encode() for name in property_names.P
 """Bookkeeping of the broker: not shown to readers."""
 
 SPECIAL_PROPERTIES: Final = property_names.SPECIAL_NAMES
-"""A message with one of these is not plain: the broker has to think about it."""
+"""A message with one of these is not plain: the broker must act on it."""
 
 
 class QueueState(NamedTuple):
-    """How far a queue is; zeros if it has never been seen."""
+    """The offsets of a queue; zeros if it is unknown."""
 
     first: int
     """The first message that can be read."""
     end: int
     """One past the last message that consumers may see."""
     next: int
-    """The number the next append gets: ahead of `end` while records wait to become visible."""
+    """The number of the next append: ahead of `end` while records wait to become visible."""
     stored: int
-    """Entries below are in the queue's files."""
+    """Entries below this are in the queue's files."""
 
 
 class Misnumbered(NamedTuple):
     """A record that is not the next message of its queue."""
 
     at: int
-    """Where it begins in the bytes that were handed in."""
+    """Where it begins in the passed bytes."""
     topic: str
     queue_id: int
     number: int
@@ -201,47 +201,47 @@ class Misnumbered(NamedTuple):
 
 
 class PullVerdict(NamedTuple):
-    """What became of a pull."""
+    """The result of a pull."""
 
     verdict: int
-    """FOUND, COLD, BROKEN, or why there is nothing."""
+    """FOUND, COLD, BROKEN, or why there are no records."""
     payload: Any
-    """FOUND: the whole reply (of `fetch`: the records, back to back). COLD: (first log byte, one past the last). Else: (next offset,
+    """FOUND: the whole reply (of `fetch`: the records, concatenated). COLD: (first log byte, one past the last). Else: (next offset,
     first, end) of the queue."""
 
 
 class HalfOpened(NamedTuple):
-    """A half message was stored; it lies where its producer has put it."""
+    """A half message was stored; this is the record that its producer sent, not a later copy."""
 
     log_offset: int
     queue_offset: int
     size: int
     group: str
     topic: str
-    """Where it will go."""
+    """The topic of the message that consumers will get."""
 
 
 class HalfEnded(NamedTuple):
-    """The kernel has ended a transaction that it had opened, as its producer decided."""
+    """The kernel has ended a transaction that it had opened, as its producer requested."""
 
     log_offset: int
-    """Of the half."""
+    """Of the half message."""
     decision: int
     """SYS_COMMIT, or SYS_TRANSACTION if it was rolled back."""
     op_offset: int
-    """Of the record that says so, in the op queue."""
+    """Of the record that settles it, in the op queue."""
     end: int
-    """One past the last byte of the log that belongs to it."""
+    """One past the last byte of the log that belongs to the end."""
 
 
 class LevelParked(NamedTuple):
-    """There are new messages of a delay level; 0: there are new timers."""
+    """There are new messages of a delay level; level 0: new timers."""
 
     level: int
 
 
 Note = HalfOpened | HalfEnded | LevelParked
-"""What Python has to hear of messages that wait."""
+"""What Python must be told about messages that wait."""
 
 PullTuple = tuple[int, int, int, int, int, int, int, int, bool, Any]
 """verdict, row, queue id, offset, count, sys flag, suspend ms, opaque, binary, payload"""
@@ -250,4 +250,4 @@ BurstTuple = tuple[int, int, bytes, int, bytes, list[PullTuple], list[tuple[int,
 
 
 class SegmentFull(Exception):
-    """The log file or the append buffer has no room: write what is pending, open the next file if need be, try again."""
+    """The log file or the append buffer is full: write what is pending, open the next file if necessary, try again."""

@@ -1,11 +1,11 @@
 /* Files in memory that survive a failed read.
  *
- * A page of a mapped file that cannot be read (the file was cut, the disk reports an error) raises SIGBUS in whoever touches it,
- * and the default is that the process dies. The handler below puts a page of zeros there instead, marks it as lost and lets the
- * reader go on: a record with zeros in it has no valid header or checksum, so whoever reads it notices. A fault anywhere else goes
- * to the handler that was there before.
+ * A page of a mapped file that cannot be read (the file was truncated, the disk reports an error) raises SIGBUS in the thread that
+ * touches it, which by default kills the process. The handler below maps a page of zeros there instead, marks it as lost and lets the
+ * reader go on: a record with zeros in it has no valid header or checksum, so its reader notices. A fault anywhere else goes
+ * to the handler that was installed before.
  *
- * A lost page is marked before it shows zeros, and shows the file again before the mark goes: zeros without a mark would be believed.
+ * A lost page is marked before it shows zeros, and shows the file again before the mark is removed: unmarked zeros would be believed.
  *
  * The handler may interrupt anything in any thread. It takes no lock and allocates nothing: it walks a list whose nodes are never
  * freed, sets a bit, and makes one system call. Opening and closing happen one at a time (under Python's lock). */
@@ -33,7 +33,7 @@ static _Atomic(struct mapping *) mappings;
 static struct sigaction previous;
 static size_t page_bytes;
 
-/* Whether the page was not marked before. */
+/* Returns whether the page was not marked before. */
 static bool mark(struct mapping *mapping, size_t page)
 {
     uint64_t bit = (uint64_t)1 << page % WORD_BITS;
@@ -55,7 +55,7 @@ static void fault(int number, siginfo_t *info, void *context)
     (void)context;
     int saved = errno;
     uintptr_t at = (uintptr_t)info->si_addr;
-    if (info->si_code > 0) { /* a real fault, and not somebody's kill() */
+    if (info->si_code > 0) { /* a real fault, not sent by kill() */
         for (struct mapping *mapping = atomic_load(&mappings); mapping; mapping = mapping->next) {
             uint8_t *data = atomic_load(&mapping->data);
             if (!data || at < (uintptr_t)data || at - (uintptr_t)data >= mapping->size)
@@ -73,7 +73,7 @@ static void fault(int number, siginfo_t *info, void *context)
             return;
         }
     }
-    /* Not ours: the same fault comes again, and then it meets whoever was here before us; once, for that one may hand it back. */
+    /* Not ours: the same fault occurs again, with the previous handler; only once, because that one may restore ours. */
     static atomic_flag passed_on = ATOMIC_FLAG_INIT;
     struct sigaction fatal = {.sa_handler = SIG_DFL};
     sigaction(SIGBUS, atomic_flag_test_and_set(&passed_on) ? &fatal : &previous, NULL);
@@ -82,7 +82,7 @@ static void fault(int number, siginfo_t *info, void *context)
     errno = saved;
 }
 
-/* Somebody else (Python's faulthandler) may have taken the signal since: asked for at every mapping. */
+/* Another handler (Python's faulthandler) may have been installed since, so check at every mapping. */
 static int install(void)
 {
     struct sigaction now, ours = {.sa_sigaction = fault, .sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART};
@@ -124,7 +124,7 @@ struct mapping *mapping_open(int fd, size_t size)
         mapping->next = atomic_load(&mappings);
         atomic_store(&mappings, mapping);
     }
-    atomic_store(&mapping->data, data); /* last: from now on the handler believes the rest */
+    atomic_store(&mapping->data, data); /* last: from now on the handler uses the other fields */
     return mapping;
 }
 
@@ -144,7 +144,7 @@ void mapping_close(struct mapping *mapping)
 void mapping_enter(const uint8_t *data, size_t at, size_t size)
 {
 #ifdef MADV_POPULATE_READ
-    /* It fails where a page cannot be read, and raises no signal: then, and with older systems, each page is entered when it is used. */
+    /* It fails if a page cannot be read, and raises no signal: then, and on older systems, each page is mapped when it is used. */
     size_t first = at / page_bytes * page_bytes;
     (void)madvise((void *)(uintptr_t)(data + first), at + size - first, MADV_POPULATE_READ);
 #else
@@ -202,7 +202,7 @@ int mapping_restore(struct mapping *mapping, size_t start, size_t stop, int fd)
             unmark(mapping, page);
         if (atomic_load(&mapping->failed_reads) == failed)
             return 0;
-        /* Somebody met a page that failed again while it was still marked, and we took the mark away. */
+        /* A reader met a page that failed again while it was still marked, and we have removed its mark: restore the marks. */
         for (size_t page = first; page * page_bytes < stop; page++)
             mark(mapping, page);
     }

@@ -12,17 +12,17 @@ struct mapping;
 struct mapping *mapping_open(int fd, size_t size);
 const uint8_t *mapping_data(const struct mapping *mapping);
 void mapping_close(struct mapping *mapping);
-/* Have the system enter the pages of [at, at + size) that are in memory, or can be read, into the address space: who looks at them
- * then does not wait. Any thread may ask, also while somebody closes the mapping: what cannot be had is left out. */
+/* Maps the pages of [at, at + size) that are in memory, or can be read, into the address space, so that later reads do not wait.
+ * For any thread, even while another one closes the mapping; pages that cannot be mapped are skipped. */
 void mapping_enter(const uint8_t *data, size_t at, size_t size);
 
 /* Pages that could not be read so far; they read as zeros. */
 size_t mapping_lost_count(const struct mapping *mapping);
-/* Read a byte of every page of [at, at + size) and say whether one of them is lost. */
+/* Reads a byte of every page of [at, at + size) and returns whether one of them is lost. */
 bool mapping_is_lost(const struct mapping *mapping, size_t at, size_t size);
-/* The first stretch of lost pages that ends behind `from`: false if there is none. */
+/* The first range of lost pages that ends behind `from`: false if there is none. */
 bool mapping_next_lost(const struct mapping *mapping, size_t from, size_t *start, size_t *stop);
-/* Show the file again in [start, stop), which begins and ends with a page: 0, or -1 with errno set. */
+/* Maps the file again in [start, stop), which begins and ends with a page: 0, or -1 with errno set. */
 int mapping_restore(struct mapping *mapping, size_t start, size_t stop, int fd);
 
 #endif

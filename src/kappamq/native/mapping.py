@@ -1,8 +1,8 @@
-"""A log file in memory, where the compiled kernel is missing: the system's own mapping.
+"""A log file in memory without the compiled kernel: a plain mmap.
 
-The compiled `MappedFile` survives pages that cannot be read (mapping.c): they read as zeros and are told by `lost`. Without it
-nothing can be done about SIGBUS from Python, and a file that is cut under the broker ends the process, as it would end any other
-program that maps files. What was acknowledged stays as safe as the disk is; a supervisor starts the broker again.
+The compiled `MappedFile` survives pages that cannot be read (mapping.c): they read as zeros, and `lost` returns them. Python alone
+cannot handle SIGBUS: a file that is truncated while the broker has it mapped ends the process, as it would end any other program
+that maps files. What was acknowledged remains as safe as the disk is; a supervisor restarts the broker.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ class MappedFile(mmap.mmap):
         return super().__new__(cls, fd, size, mmap.MAP_SHARED, mmap.PROT_READ)
 
     def enter(self, at: int, size: int) -> None:
-        """Any thread: have the system enter the pages of [at, at + size) into the address space, so that whoever reads them does not
-        wait for that. They should be in the page cache. A hint: nobody is told if some of them are not entered."""
+        """Any thread: map the pages of [at, at + size) into the address space, so that a later read does not wait for a page fault.
+        They should be in the page cache. Only a hint: failures are not reported."""
         if not self.closed and (at < 0 or size < 0 or at > len(self) - size):
             raise ValueError(f"[{at}, {at + size}) is not within the mapping")
 
@@ -31,13 +31,13 @@ class MappedFile(mmap.mmap):
         return 0
 
     def lost(self) -> list[tuple[int, int]]:
-        """The stretches [start, stop) of pages that could not be read and are shown as zeros."""
+        """The ranges [start, stop) of pages that could not be read and appear as zeros."""
         return []
 
     def is_lost(self, at: int, size: int) -> bool:
-        """Read a byte of every page of [at, at + size): whether one of them is shown as zeros."""
+        """Read a byte of every page of [at, at + size); return whether one of them appears as zeros."""
         return False
 
     def restore(self, start: int, stop: int, fd: int) -> None:
-        """Show the file again in pages that `lost` has told, a whole stretch or a part of it. Raises OSError if they fail again; then
+        """Map the file again in pages that `lost` returned, a whole range or a part of it. Raises OSError if they fail again; then
         they stay lost."""

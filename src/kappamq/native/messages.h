@@ -1,5 +1,5 @@
-/* Makes messages of plain arguments without the constructor that is written in Python, which says what arguments mean and takes
-   five times as long. The only C here that knows Python's types: included once, by _kernel. */
+/* Creates messages from plain arguments without the Python constructor, which defines what arguments mean and takes five times as
+   long. The only C here that knows Python's types: included once, by _kernel. */
 #ifndef KAPPAMQ_MESSAGES_H
 #define KAPPAMQ_MESSAGES_H
 
@@ -9,7 +9,7 @@
 
 enum message_field { TOPIC, BODY, TAGS, KEYS, PROPERTIES, FLAG, DELAY_LEVEL, WAIT_STORED, SHARDING_KEY, TRANSACTION_ID, DELAY, DELIVER_AT, FIELDS };
 
-static PyTypeObject *message_type; /* NULL until it is learnt; kept for ever */
+static PyTypeObject *message_type; /* NULL until it is known; kept for ever */
 static PyObject *message_names[FIELDS], *message_defaults[FIELDS]; /* no defaults for topic, body and properties */
 static Py_ssize_t message_at[FIELDS];
 
@@ -31,7 +31,7 @@ static inline int is_plain_tag(PyObject *tag)
     return 1;
 }
 
-/* Whether this value needs none of the checks that the constructor makes. */
+/* Whether this value needs none of the constructor's checks. */
 static int is_plain(enum message_field field, PyObject *value)
 {
     switch (field) {
@@ -116,7 +116,7 @@ static PyObject *message_new(PyObject *type, PyObject *const *args, size_t flags
     return made;
 }
 
-/* The size of the body of a message that has nothing else, and may be in any batch; else -1. */
+/* The size of the body of a message that has nothing else and may join any batch; else -1. */
 static Py_ssize_t messages_plain(PyObject *message)
 {
     if (Py_TYPE(message) != message_type)
@@ -137,12 +137,12 @@ static Py_ssize_t messages_plain(PyObject *message)
         PyUnicode_GET_LENGTH(transaction) || !PyDict_CheckExact(properties) || PyDict_GET_SIZE(properties))
         return -1;
     if (PyUnicode_READY(topic) || !PyUnicode_GET_LENGTH(topic) || PyUnicode_READ_CHAR(topic, 0) == '%')
-        return -1; /* a retry topic, perhaps */
+        return -1; /* may be a retry topic */
     return PyBytes_GET_SIZE(body);
 }
 
-/* While a message with nothing but a body is on its way it leads to no object that leads back, for its properties are empty: garbage
-   collection, which would look at each again and again, is spared it. Whoever keeps it may fill these, so it must not stay so. */
+/* While a message with only a body is in flight, its properties are empty, so it cannot be part of a reference cycle: it is untracked, so
+   that garbage collection does not visit it again and again. Its owner may fill them later, so it is tracked again then. */
 static void messages_leave(PyObject *message) { PyObject_GC_UnTrack(message); }
 
 static void messages_come_back(PyObject *message)
@@ -151,7 +151,7 @@ static void messages_come_back(PyObject *message)
         PyObject_GC_Track(message);
 }
 
-/* Learn where the fields of messages lie, and make the class quick. */
+/* Find the slots of messages, and make the class fast. */
 static int messages_learn(PyObject *cls, PyObject *names)
 {
     if (!PyType_Check(cls) || PyTuple_GET_SIZE(names) != FIELDS || (message_type != NULL && (PyObject *)message_type != cls)) {

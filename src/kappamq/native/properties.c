@@ -1,4 +1,4 @@
-/* Properties of a message: whether there is anything about them that the broker has to think about. */
+/* Properties of a message: whether any of them needs the broker's attention. */
 #include "fields.h"
 #include "property_names.h"
 
@@ -10,7 +10,7 @@ bool plain_properties(struct span text, const uint8_t *readable, struct span *un
     while (start < end) {
         const uint8_t *mark = next_mark(&marks);
         if (mark < end && *mark == 1) {
-            if (middle) /* a value should hold no separator: Python looks what it may be good for */
+            if (middle) /* a value should contain no separator: leave it to Python */
                 return false;
             middle = mark;
             continue;
@@ -31,7 +31,7 @@ bool plain_properties(struct span text, const uint8_t *readable, struct span *un
     return true;
 }
 
-/* What a property makes a message wait for. */
+/* The properties for which a message waits. */
 static int wish_of(struct span name)
 {
     switch (name.size) {
@@ -50,7 +50,7 @@ static int wish_of(struct span name)
     }
 }
 
-/* What the broker itself writes into a half, or acts on. */
+/* Properties that the broker itself writes into a half, or acts on. */
 static bool is_of_half(struct span name)
 {
     return SPAN_IS(name, "CHECK_IMMUNITY_TIME_IN_SECONDS") || SPAN_IS(name, "TRANSACTION_CHECK_TIMES") || SPAN_IS(name, "__transactionId__");

@@ -1,11 +1,11 @@
 """The message properties that are special or private, each declared once; everything else is generated from this table.
 
-*Special*: the broker has to act on it, so a message that carries it is not plain and the kernel leaves it to Python.
-*Private*: bookkeeping that a broker writes into a stored record. Pulled bytes stay as they are stored; columns, our client and the
+*Special*: the broker must act on it, so a message with it is not plain, and the kernel leaves it to Python.
+*Private*: bookkeeping that a broker writes into a stored record. Pulled bytes contain it; columns, our client and the
 command line do not show it.
 
-`header()` is the text of property_names.h, the names for C; tests/native/test_property_names.py holds the file to it and, with
-`KAPPAMQ_REWRITE=1` in the environment, writes it anew.
+`header()` is the text of property_names.h, the names for C; tests/native/test_property_names.py checks the file against it and
+rewrites it if `KAPPAMQ_REWRITE=1` is in the environment.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""The burst kernel in Python: the meaning of burst.c, its oracle in tests, and what runs where no compiler is at hand.
+"""The burst kernel in Python: defines the behaviour of burst.c, is its oracle in tests, and runs where there is no compiler.
 
-A `Kernel` owns what one message costs: the tables of topics, queues and subscriptions, the bytes appended since the last
-write, and the loops over them. It does no I/O and knows no clock. The broker's loop calls
+A `Kernel` contains everything that is done per message: the tables of topics, queues and subscriptions, the bytes appended since
+the last write, and the loops over them. It does no I/O and knows no clock. The broker's loop calls
 
-    burst()     with what one socket read brought: plain sends are appended, plain pulls answered;
-    take()      once per turn of the loop: the bytes to write, in one piece, at their log offset;
-    dispatch()  when they may be seen: queues and key index grow, waiting pulls wake.
+        burst()     with the bytes of one socket read: plain sends are appended, plain pulls answered;
+        take()      once per turn of the loop: returns the bytes to write, in one piece, and their log offset;
+        dispatch()  when records become visible: queues and key index grow, waiting pulls wake.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Kernel(Waiting):
     ) -> None:  # fmt: skip
         super().__init__(segment_bytes, tail_crc, pending_bytes_max)
         self._region, self._trace = region, "true" if trace_on else "false"
-        self.store_host = store_host  # and with it, the replies that name it
+        self.store_host = store_host  # also builds the replies that contain it
         self.message_bytes_max = message_bytes_max
         self.frame_bytes_max = frame_bytes_max
         self.header_bytes_max = header_bytes_max
@@ -97,17 +97,17 @@ class Kernel(Waiting):
         self.force_slow = False  # tests: every frame goes to Python
         self.fast_frames = self.left_frames = 0
         self.get_count = self.get_bytes = 0
-        # the broker, by its id, that should be asked for what lies below that log offset
+        # broker id to suggest for pulls of messages below that log offset
         self.suggested = self.suggested_below = 0
         self._added = f"MSG_REGION\x01{region}\x02TRACE_ON\x01{self._trace}\x02CLUSTER\x01{cluster}\x02".encode()
         # (number, version, tag hashes, offset of the last pull by queue id)
         self._rows: dict[tuple[str, str, bool], tuple[int, int, frozenset[int] | None, dict[int, int]]] = {}
-        # What the repeated fields of a send stand for: see plain_fixed. Emptied when a topic changes.
+        # Cache of what the repeated fields of a send mean: see plain_fixed. Cleared when a topic changes.
         self._lanes: dict[tuple[int | str, ...], tuple[Queue, Fixed]] = {}
 
     @property
     def store_host(self) -> bytes:
-        """Our address as records and offset ids hold it; settable, since a broker learns it after its store is open."""
+        """Our address as in records and offset ids; settable, since a broker learns it after its store is open."""
         return self._store_host
 
     @store_host.setter
@@ -129,22 +129,22 @@ class Kernel(Waiting):
     def set_row(
         self, row: int, group: str, topic: str, explicit: bool, version: int, codes: frozenset[int] | None
     ) -> None:
-        """Pulls of `group` on `topic` are known as `row`; `codes` are the tag hashes it wants, None for all.
+        """Identify pulls of `group` on `topic` by `row`; `codes` are the tag hashes it wants, None for all.
 
-        `version` is the newest subscription version we know; a pull that knows a newer one goes to Python. An `explicit`
-        row serves pulls that bring their subscription along ("*" only)."""
+        `version` is the newest subscription version we know; a pull with a newer one goes to Python. An `explicit`
+        row is for pulls that carry their subscription ("*" only)."""
         self._rows[group, topic, explicit] = (row, version, codes, {})
 
     def drop_row(self, group: str, topic: str, explicit: bool) -> None:
         self._rows.pop((group, topic, explicit), None)
 
     def asked(self, group: str, topic: str, queue_id: int) -> int:
-        """The offset of the last pull of a queue that the kernel understood, since its row was set; -1 if there was none."""
+        """The offset of the last pull of a queue that the kernel parsed since its row was set; -1 if there was none."""
         rows = [self._rows.get((group, topic, explicit)) for explicit in (False, True)]
         return max((row[3].get(queue_id, -1) for row in rows if row is not None), default=-1)
 
     def open_segment(self, position: int, segment_end: int) -> None:
-        """Appends go to `position` from now on, none beyond `segment_end`."""
+        """Append at `position` from now on, and nothing beyond `segment_end`."""
         assert not self._pending, "write what is pending first"
         if not 0 <= position <= segment_end < 1 << 62:
             raise ValueError(f"no log file holds the bytes [{position}, {segment_end})")
@@ -160,13 +160,13 @@ class Kernel(Waiting):
     # -- a socket read ----------------------------------------------------------------------------------------------
 
     def burst(self, data: Buffer, position: int, born: bytes, now_ms: int) -> BurstTuple:
-        """Deal with the frames of `data` from `position` on, in order, until one is Python's.
+        """Process the frames of `data` from `position` on, in order, until one must be left to Python.
 
-        Returns (consumed, verdict, acks, end, replies, pulls, commits): `acks` answer sends and may leave when the log is
-        safe up to `end`; `replies` may leave at once; `pulls` are understood but need something (entries, warm pages,
-        a message) first: (verdict, row, queue id, offset, count, sys flag, suspend ms, opaque, binary, payload), the
-        payload being that of `pull`; `commits` are consumer offsets that came with pulls: (row, queue id, offset);
-        `notes` are what Python has to hear of messages that wait: see pure_waiting.py."""
+        Returns (consumed, verdict, acks, end, replies, pulls, commits, notes): `acks` answer sends and may be sent once the log is
+        safe up to `end`; `replies` may be sent at once; `pulls` are parsed but need something (entries, warm pages,
+        a message) first: (verdict, row, queue id, offset, count, sys flag, suspend ms, opaque, binary, payload), where
+        payload is that of `pull`; `commits` are consumer offsets that came with pulls: (row, queue id, offset);
+        `notes` tell Python about messages that wait: see pure_waiting.py."""
         check_host(born)
         acks: list[bytes] = []
         replies: list[bytes] = []
@@ -215,7 +215,7 @@ class Kernel(Waiting):
                 verdict = PAUSE
                 break
         else:
-            # A claim that no frame may make is refused as soon as it is there.
+            # Refuse an impossible length as soon as it is known.
             if size - position >= 4:
                 total = int.from_bytes(data[position : position + 4], "big", signed=True)
                 if total < 4 or total > self.frame_bytes_max:
@@ -282,7 +282,7 @@ class Kernel(Waiting):
             offsets = self._append_members(queue, sys_flag, born_ms, born, reconsume_times, members, now_ms)
             if not offsets:
                 return LEFT if offsets is None else FULL
-            unique_key = ""  # the members carry their own
+            unique_key = ""  # the members have their own
         else:
             topic = queue.topic
             properties = (text if text[-1] == "\x02" else text + "\x02").encode() + self._added
@@ -361,12 +361,12 @@ class Kernel(Waiting):
     ) -> PullVerdict:  # fmt: skip
         """Try a pull.
 
-        With `warm` the caller vouches that the records are in memory; COLD then means that they are not where they should be."""
+        With `warm` the caller guarantees that the records are in memory; COLD then means that they are not at their offsets."""
         found = self.topics.get(topic.encode())
         return PullVerdict(*self._pull(found, queue_id, offset, count_max, codes, (opaque, binary), warm))
 
     def fetch(self, topic: str, queue_id: int, offset: int, count_max: int, warm: bool) -> PullVerdict:
-        """As `pull`; what is FOUND are the records alone. The caller counts those that it hands on."""
+        """As `pull`, but FOUND returns only the records. The caller counts those that it passes on."""
         return PullVerdict(*self._pull(self.topics.get(topic.encode()), queue_id, offset, count_max, None, None, warm))
 
     def _pull(

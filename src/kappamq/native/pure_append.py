@@ -1,7 +1,7 @@
-"""Appending in Python: records of the broker's own, groups of them, and the members of a batch, all of them or none.
+"""Appending in Python: the broker's own records, groups of them, and the members of a batch, all or none of them.
 
-The meaning of the appends in burst.c. What is appended gathers here until it is taken, once per turn, to be written to the log.
-Records that another broker appended are only numbered here (the end of dispatch.c).
+Defines the behaviour of the appends in burst.c. Appended bytes are collected until they are taken, once per turn, and written to the
+log. Records that another broker appended are only numbered here (the end of dispatch.c).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _NUMBERS = struct.Struct(">iiiiqqq")
 
 
 class NoRecord(ValueError):
-    """No record can hold a member of a group."""
+    """A member of a group does not fit into a record."""
 
 
 class Appends(Queues):
@@ -55,7 +55,7 @@ class Appends(Queues):
 
     @property
     def append_offset(self) -> int:
-        """Where the next record goes."""
+        """The log offset of the next record."""
         return self._written + len(self._pending)
 
     def _room(self, size: int) -> bool:
@@ -74,7 +74,7 @@ class Appends(Queues):
         members: list[Member],
         now_ms: int,
     ) -> list[int] | None:
-        """Log offsets of the members, all of them or none: [] if there is no room here, None if no record can hold one."""
+        """Log offsets of the members, all or none of them: [] if there is no room here, None if one does not fit into a record."""
         topic = queue.topic
         several = len(members) > 1
         extra = (TAIL_CRC_BYTES if self.tail_crc else 0) + (BATCH_PROPERTY_BYTES if several else 0)
@@ -113,9 +113,9 @@ class Appends(Queues):
         self, topic: str, queue_id: int, flag: int, sys_flag: int, born_ms: int, born: bytes, reconsume_times: int,
         prepared: int, body: bytes, properties: bytes, now_ms: int,
     ) -> tuple[int, int, int]:  # fmt: skip
-        """Append one record as given: (log offset, queue offset, size). Raises SegmentFull, or ValueError if it cannot be.
+        """Append one record as given: (log offset, queue offset, size). Raises SegmentFull, or ValueError if it is invalid.
 
-        Records of prepared and rolled back transactions have no place in the queue: their offset is 0."""
+        Records of prepared and rolled back transactions are not in the queue: their queue offset is 0."""
         check_host(born)
         queue = self.queue(topic, queue_id)
         made = queue.topic
@@ -141,7 +141,7 @@ class Appends(Queues):
         return log_offset, queue_offset, len(record)
 
     def append_group(self, members: list[GroupMember], now_ms: int) -> list[tuple[int, int, int]]:
-        """Append records for any queues, consecutively, all or none even in a torn tail: what `append` returns, for each.
+        """Append records for any queues, consecutively, all or none even in a torn tail; returns for each what `append` returns.
 
         A member is (topic, queue id, flag, sys flag, born ms, born, reconsume times, prepared, body, properties)."""
         if not members:
@@ -176,7 +176,7 @@ class Appends(Queues):
         body: bytes,
         now_ms: int,
     ) -> int | None:
-        """Append a note and the messages of a batch body as one group, each with what the broker adds to every message. Returns
+        """Append a note and the messages of a batch body as one group; each message gets what the broker adds to every message. Returns
         the end of the group in the log; None, and nothing is appended, if a message is not plain."""
         if not body:
             raise ValueError("a batch has at least one member")
@@ -225,11 +225,11 @@ class Appends(Queues):
     # -- bytes of another broker's log ------------------------------------------------------------------------------
 
     def number(self, buffer: Buffer) -> tuple[int, Misnumbered | None]:
-        """Raise the next numbers of queues by records that were not appended here and are not dispatched yet.
+        """Raise the next offsets of queues by records that were not appended here and are not dispatched yet.
 
         Each must be the next message of its queue. A queue without messages may begin anywhere: its topic may have been deleted and
-        forgotten, or the log begins behind its first messages. Returns how many bytes were numbered; stops at the first byte that
-        is no whole record. With the first record that has another number nothing of the call is kept."""
+        forgotten, or the log begins behind its first messages. Returns how many bytes were processed; stops at the first byte that is
+        not part of a whole record. If a record has another number, the call changes nothing and returns that record."""
         at, limit = 0, len(buffer)
         while at < limit:
             fields = parse(buffer, at, limit)
@@ -259,11 +259,11 @@ class Appends(Queues):
                 if queue.begun == number + 1:
                     queue.next, queue.begun = queue.end, 0
                 elif number < queue.next and (queue.begun or number >= queue.end):
-                    queue.next = number  # the first one of its queue is what was next before
+                    queue.next = number  # undo: its first record in this call had the former next number
             at += size
 
     def rewind(self) -> None:
-        """The log was cut to what is dispatched: no queue has given a number beyond its end."""
+        """The log was cut to what is dispatched: the next offset of each queue is its end."""
         assert not self._pending, "write what is pending first"
         for topic in self.topics.values():
             for queue in topic.queues.values():

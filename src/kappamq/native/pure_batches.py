@@ -1,7 +1,7 @@
 """Columns in, batches out, in Python: properties of many messages as text, many messages as the body of one send, and its checksum.
 
-The meaning of batches.c, and of sends.pxi: what a producer does once per message beside encoding it.
-Columns are buffers as Arrow has them (layout.Column), without an offset of their own.
+Defines the behaviour of batches.c, and of sends.pxi: what a producer does once per message besides encoding it.
+Columns are buffers in Arrow's layout (layout.Column), without an offset of their own.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _BATCH_BYTES_MAX: Final = (1 << 31) - 1
 
 
 def column_of(values: Sequence[str | bytes]) -> Column:
-    """Texts or bytes as a column. Raises UnicodeEncodeError for a text that UTF-8 cannot express."""
+    """Texts or bytes as a column. Raises UnicodeEncodeError for a text that cannot be encoded in UTF-8."""
     pieces = [value if isinstance(value, bytes) else value.encode() for value in values]
     offsets = array("i", [0])
     end = 0
@@ -40,8 +40,8 @@ def property_texts(
 ) -> Column:
     """The properties of `count` messages as text, a column: one property per named column, then the pairs of a map column.
 
-    Nulls and empty texts of named columns are no property; names in `left_out` are not taken from the map. Raises BadRow for a
-    row that cannot be a message."""
+    Nulls and empty texts of named columns are left out; names in `left_out` are not taken from the map. Raises BadRow for a
+    row that cannot become a message."""
     columns = [(name, _texts(column, count)) for name, column in named]
     maps = _pairs(mapped, count) if mapped is not None else [[]] * count
     skipped = frozenset(left_out)
@@ -79,10 +79,10 @@ def batch_body(
     id_prefix: bytes,
     first_id: int,
 ) -> tuple[bytes, int]:
-    """The body of a batch send and where to go on: members from `rows`[first] on, as many as fit, at least one.
+    """Returns (the body of a batch send, where to continue): members from `rows`[first] on, as many as fit, at least one.
 
-    `rows` are int32 numbers of rows of the columns. With an `id_prefix` (10 bytes) each member gets a unique id: the prefix and
-    6 bytes that count, `first_id` for row 0."""
+    `rows` are the int32 row numbers in the columns. With an `id_prefix` (10 bytes) each member gets a unique id: the prefix and
+    a counter of 6 bytes, `first_id` for row 0."""
     if len(id_prefix) not in (0, 10):
         raise ValueError(f"a prefix of ids has 10 bytes, or none; got {len(id_prefix)}")
     count = len(bodies[1]) // 4 - 1
@@ -113,7 +113,7 @@ def batch_body(
 
 
 def batch_checksum(body: bytes) -> int:
-    """The sum of the CRC-32s of the bodies of a batch. Raises ValueError if its lengths do not fit."""
+    """The sum of the CRC-32s of the bodies of a batch. Raises ValueError if its lengths are inconsistent."""
     members = split_batch(body, False)
     if members is None:
         raise ValueError("the lengths of a batch do not fit")
@@ -167,16 +167,16 @@ def _with_pair(row: int, text: bytes, name: bytes, value: bytes) -> bytes:
 # -- what a producer does once per message -----------------------------------------------------------------------------
 
 MEMBER_BYTES: Final = 128
-"""What a message without properties takes in a batch beside its body, at most."""
+"""The most that a message without properties takes in a batch besides its body."""
 
 
 PLAIN_BYTES_MAX: Final = 4096
-"""Larger messages are looked at one by one, so that no more than a few bytes of them wait to be looked at."""
+"""Larger messages are examined one by one, so that only few bytes of them wait to be examined."""
 RETRY_PREFIX: Final = "%RETRY%"
 
 
 class CallbackSink:
-    """Calls a function with the result and None, or with None and the error; and `complain`, inside the `except`, if it raises."""
+    """Calls a function with (result, None) or (None, error); if it raises, calls `complain` inside the `except`."""
 
     __slots__ = ("_call", "_complain", "_done")
 
@@ -203,7 +203,7 @@ class CallbackSink:
 
 
 class SendEntry:
-    """One message between `send` and its result. Until it is settled it counts against `limits`."""
+    """One message from `send` to its result. Until it is settled it counts against `limits`."""
 
     __slots__ = (
         *("accepted", "born_ms", "deadline", "joins", "key", "limits", "message", "queue"),
@@ -222,7 +222,7 @@ class SendEntry:
         born_ms: int,
     ) -> None:
         self.message = message
-        self.sink = sink  # has done(), set_result() and set_exception(), as a future
+        self.sink = sink  # has done(), set_result() and set_exception(), like a future
         self.limits = limits
         self.key = key
         self.queue = queue
@@ -230,9 +230,9 @@ class SendEntry:
         self.deadline = deadline
         self.born_ms = born_ms
         self.size = len(message.body)
-        self.sent = False  # a request with it may have left
+        self.sent = False  # a request with it may have been sent
         self.settled = False
-        # It may leave in a batch with others of its queue without anybody noticing, as far as its fields tell.
+        # Its fields allow it to be sent in a batch with others of its queue, with no visible difference.
         self.joins = not (
             message.flag
             or message.delay_level
@@ -241,10 +241,10 @@ class SendEntry:
             or message.transaction_id
             or message.topic.startswith(RETRY_PREFIX)
         )
-        # An upper estimate of the bytes it takes in a batch. 0: not known yet, for it has more than a body.
+        # An upper estimate of its bytes in a batch. 0: not computed yet, because it has more than a body.
         has_more = message.tags or message.keys or message.properties or message.sharding_key
         self.weight = 0 if has_more else self.size + MEMBER_BYTES
-        # What most messages are: nothing has to be looked at, and any queue will do.
+        # The common case: no field needs attention, and any queue will do.
         self.plain = bool(
             self.joins and self.weight and key is None and queue is None and 0 < self.size < PLAIN_BYTES_MAX
         )
@@ -256,13 +256,13 @@ class SendEntry:
 
 
 def quick_messages(cls: type[Any], names: tuple[str, ...]) -> None:
-    """Make objects of this class quicker where their arguments are plain. `names`: its fields, which are slots, in order.
+    """Make objects of this class faster if their arguments are plain. `names`: its fields, which are slots, in order.
 
-    Here nothing is quicker: the constructor of the class says what its arguments mean, and what is quick does the same."""
+    The twin does nothing: the constructor of the class defines what its arguments mean, and the fast way must do the same."""
 
 
 def entries_by_topic(entries: list[SendEntry]) -> tuple[list[tuple[str, list[SendEntry]]], float]:
-    """Those in a row that have the same topic, with it; and the earliest deadline."""
+    """Group consecutive entries of the same topic: [(topic, entries)], and the earliest deadline."""
     found = [(topic, list(part)) for topic, part in groupby(entries, key=lambda entry: str(entry.message.topic))]
     return found, min((entry.deadline for entry in entries), default=math.inf)
 
@@ -270,9 +270,9 @@ def entries_by_topic(entries: list[SendEntry]) -> tuple[list[tuple[str, list[Sen
 def front_entries(
     waiting: deque[SendEntry], bytes_max: int, count_max: int
 ) -> tuple[list[SendEntry], list[SendEntry], int]:
-    """Take what may leave in one request: the messages at the front that can share a batch, or one that cannot.
+    """Take entries for one request: the messages at the front that can share a batch, or one that cannot.
 
-    Returns them, those nobody waits for any more, and the weight of all that were taken."""
+    Returns them, those whose callers no longer wait, and the weight of all that were taken."""
     entries: list[SendEntry] = []
     gone: list[SendEntry] = []
     weight = dropped = 0
@@ -297,7 +297,7 @@ def front_entries(
 
 
 def settle_entries(entries: list[SendEntry], results: list[Any], still_open: set[SendEntry]) -> None:
-    """Give back what the messages that are not settled took of their limits, then tell each its result: who is told may send at once."""
+    """Return what unsettled messages took from their limits, then deliver each result: a receiver may send again at once."""
     if len(entries) != len(results):
         raise ValueError(f"{len(entries)} messages have {len(results)} results")
     fresh: list[tuple[SendEntry, Any]] = []
@@ -317,13 +317,13 @@ def settle_entries(entries: list[SendEntry], results: list[Any], still_open: set
     if count:
         limits.give_back(size, count)
     for entry, result in fresh:
-        still_open.discard(entry)  # only now: a fork tells whom it finds there
+        still_open.discard(entry)  # only now: a fork notifies those it finds there
         if not entry.sink.done():
             entry.sink.set_result(result)
 
 
 def unique_ids(beginning: str, first: int, count: int) -> list[str]:
-    """Ids that differ in their last four digits, which are those of a counter."""
+    """Ids that differ in their last four digits, a counter."""
     return [f"{beginning}{number & 0xFFFF:04X}" for number in range(first, first + count)]
 
 
@@ -335,9 +335,9 @@ def filled_objects(
     count: int,
     spared: bool = False,
 ) -> list[Any]:
-    """Make objects without calling their constructor. `setters`: the descriptors of slots; the first get a value of their own
-    from `columns`, the others the `shared` ones. `spared`: their values never lead back to them, so garbage collection need not
-    look at them; that is a matter of the compiled code only."""
+    """Make objects without calling their constructor. `setters`: the descriptors of slots; the first ones get individual values
+    from `columns`, the others the `shared` ones. `spared`: their values never refer back to them, so garbage collection need not
+    track them; this only matters in the compiled code."""
     if not isinstance(cls, type) or len(columns) + len(shared) != len(setters):
         raise ValueError("one setter for each column and each shared value")
     if not all(hasattr(type(setter), "__set__") for setter in setters):

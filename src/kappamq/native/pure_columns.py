@@ -1,8 +1,8 @@
 """Records in, columns out, in Python: where each record of a buffer lies, and the fields of many in the layout of Arrow.
 
-The meaning of columns.c. First `locate` walks over the records once and notes a place (layout.PLACE) for each. Whoever wants only
-some records, or has to unpack a body, edits the places; then `columns` gathers from them. A position beyond the data points into
-`extra`, where unpacked bodies lie, as if the two were one buffer.
+Defines the behaviour of columns.c. First `locate` walks over the records once and notes a place (layout.PLACE) for each. A caller that
+wants only some records, or has to unpack a body, edits the places; then `columns` gathers from them. A position beyond the data points
+into `extra`, which contains unpacked bodies, as if the two were one buffer.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ _PAIRS_MAX: Final = 0xFFFF // 4 + 1
 
 
 def locate(buffer: Buffer, log_offset: int, check: bool, count_max: int) -> tuple[bytearray, int, int, int]:
-    """Note the records that lie back to back in `buffer`, at most `count_max`: (places, how many, bytes, why it stopped).
+    """Note the records that follow each other in `buffer`, at most `count_max`: (places, how many, bytes, why it stopped).
 
-    With a `log_offset` that is not negative each record must name the offset at which it lies. A record whose checksums fail is
-    marked as damaged; one whose lengths make no sense ends the walk."""
+    With a `log_offset` that is not negative each record must contain its own offset. A record with wrong checksums is
+    marked as damaged; one with impossible lengths ends the walk."""
     places = bytearray()
     at = count = 0
     limit = len(buffer)
@@ -73,7 +73,7 @@ def locate(buffer: Buffer, log_offset: int, check: bool, count_max: int) -> tupl
 
 
 def bodies_of(data: bytes, places: bytes, first: int, end: int) -> list[bytes]:
-    """The bodies of the records [first, end) among those that `places` says of `data`."""
+    """The bodies of the records [first, end) of `places`, which describes `data`."""
     if not 0 <= first <= end <= len(places) // PLACE.size:
         raise IndexError("no such places")
     made = []
@@ -86,7 +86,7 @@ def bodies_of(data: bytes, places: bytes, first: int, end: int) -> list[bytes]:
 
 
 def index_plain(buffer: Buffer, offset: int, next_offset: int) -> bytes | None:
-    """The places of the records in a pull's answer, if all can be used as they lie there, else None.
+    """The places of the records in a pull's answer if all can be used as they are, else None.
 
     All are intact, neither compressed nor batches, and their queue offsets ascend within [offset, next_offset)."""
     places, _count, read, _why = locate(buffer, -1, True, len(buffer))
@@ -104,10 +104,10 @@ def index_plain(buffer: Buffer, offset: int, next_offset: int) -> bytes | None:
 
 
 def property_rows(records: bytes, names: tuple[bytes, ...]) -> tuple[list[PropertyRow], int]:
-    """The named properties of each record in `records`, which lie back to back; without names, all of them as one text.
+    """The named properties of each record in `records`, which follow each other; without names, all of them as one text.
 
-    Returns rows (queue offset, where it begins and ends, values), and how far it came: a record that cannot be read, or only by
-    who looks closer, ends the walk. A property without a value counts as absent (None); of equal names the last one counts."""
+    Returns rows (queue offset, begin and end of the record, values), and how many bytes were read: a record that cannot be read, or not
+    in this simple way, ends the walk. A property without a value counts as absent (None); of equal names the last one counts."""
     if len(names) > VALUES_MAX:
         raise ValueError(f"{len(names)} properties are asked for, {VALUES_MAX} at most")
     rows: list[PropertyRow] = []
@@ -134,8 +134,8 @@ def _text(value: bytes | None) -> str | None:
 def columns(data: Buffer, extra: Buffer, places: Buffer, wanted: int) -> dict[int, Column | MapColumn]:
     """The `wanted` columns (bits of layout.COLUMN_*) of the records at `places`, as Arrow's buffers.
 
-    Texts that are no UTF-8 get replacement characters, as Java reads them; properties that only the broker uses are left out.
-    Raises ValueError where a place points outside of the data."""
+    Texts that are not valid UTF-8 get replacement characters, as Java reads them; properties that only the broker uses are left out.
+    Raises ValueError if a place points outside of the data."""
     if len(places) % PLACE_BYTES:
         raise ValueError(f"{len(places)} bytes are no places: each takes {PLACE_BYTES}")
     rows = list(PLACE.iter_unpack(places))
@@ -161,7 +161,7 @@ def columns(data: Buffer, extra: Buffer, places: Buffer, wanted: int) -> dict[in
 
 
 class _Source:
-    """The data, and behind it, as if it were one buffer, what was unpacked."""
+    """The data followed by the unpacked bodies, as if it were one buffer."""
 
     def __init__(self, data: Buffer, extra: Buffer) -> None:
         self.data, self.extra, self.first = data, extra, len(data)
@@ -193,7 +193,7 @@ def _spans(pieces: list[bytes], text: bool) -> Column:
 
 
 def _texts(values: list[bytes]) -> Column:
-    """Where there is no value the column says null."""
+    """A column; a missing value becomes null."""
     valid = bytearray(-(-len(values) // 8))
     for row, value in enumerate(values):
         if value:

@@ -1,4 +1,4 @@
-"""The key index, in Python: from what dispatch left to the entries of an index file, and from entries to slots. The meaning of index.c."""
+"""The key index, in Python: from the output of dispatch to entries of an index file, and from entries to slots. Defines index.c."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ENTRY: Final = struct.Struct(">iqii")
 _SLOT: Final = struct.Struct(">i")
 _INT_MAX: Final = (1 << 31) - 1
 _CHUNK_ENTRIES: Final = 8192
-# One field of so many entries: taken apart column by column, twenty million entries are a matter of seconds.
+# Decoding column by column takes seconds for twenty million entries.
 _KEYS: Final = struct.Struct(">" + "i16x" * _CHUNK_ENTRIES)
 _OFFSETS: Final = struct.Struct(">" + "4xq8x" * _CHUNK_ENTRIES)
 _PREVIOUS: Final = struct.Struct(">" + "16xi" * _CHUNK_ENTRIES)
@@ -60,7 +60,7 @@ def index_apply(
 def index_link(slots: bytearray | memoryview, entries: bytes, number: int, last: int) -> tuple[int, int, int]:
     """Enter `entries` of an index file, the first of which has this `number`, into its slot table; in place.
 
-    Stops at the first entry that cannot be: zeros, out of log order (`last` is the log offset of the entry before), or
+    Stops at the first impossible entry: zeros, out of log order (`last` is the log offset of the entry before), or
     linked to one that is not older. Returns (number behind the last good one, its log offset, slots that were empty)."""
     count, rest = divmod(len(entries), ENTRY.size)
     if not slots or len(slots) % 4 or rest:
@@ -70,7 +70,7 @@ def index_link(slots: bytearray | memoryview, entries: bytes, number: int, last:
     if not count:
         return number, last, 0
     keys, offsets, previous = _columns(entries)
-    # All at once: sorting what is in order costs one look at each. Behind a first offset that is above zero no entry is just zeros.
+    # All at once: sorting ordered offsets looks at each once. If the first offset is above zero, no entry is just zeros.
     good = offsets[0] >= max(last, 1) and min(keys) >= 0 and min(previous) >= 0
     if not good or sorted(offsets) != list(offsets) or not all(map(lt, previous, range(number, number + count))):
         count = _good_entries(entries, number, last)
@@ -97,7 +97,7 @@ def _columns(data: bytes) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, 
 
 
 def _good_entries(data: bytes, first: int, last: int) -> int:
-    """How many entries at the beginning of `data` can be: in log order, linked to older ones, and not just zeros."""
+    """How many entries at the beginning of `data` are possible: in log order, linked to older ones, and not just zeros."""
     for number, (key, log_offset, _seconds, previous) in enumerate(ENTRY.iter_unpack(data)):
         if log_offset < last or key < 0 or not 0 <= previous < first + number or not (log_offset or key):
             return number

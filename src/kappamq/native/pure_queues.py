@@ -1,4 +1,4 @@
-"""Topics, queues and the loops over them, in Python. The meaning of tables.c, dispatch.c, queues.c and gather.c."""
+"""Topics, queues and the loops over them, in Python. Defines the behaviour of tables.c, dispatch.c, queues.c and gather.c."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _PREPARED, _ROLLBACK = 0x4, 0xC
 _SCHEDULE_TOPIC: Final = SCHEDULE_TOPIC.encode()
 _INT64_MAX: Final = (1 << 63) - 1
 _KEY_HEAD: Final = 24
-"""The message ids that a producer makes within a minute begin with the same 24 characters: their hash is remembered."""
+"""The message ids that a producer creates within a minute begin with the same 24 characters: their hash is cached."""
 _MEMO_MAX: Final = 1024
 _pack_entry: Final = ENTRY.pack
 _pack_pending: Final = INDEX_PENDING.pack
@@ -63,14 +63,14 @@ class Queue:
         self.min = 0  # first offset that can be read
         self.end = 0  # one past the last visible entry
         self.next = 0  # the offset the next append gets; ahead of `end` while records wait for dispatch
-        self.begun = 0  # one more than the number at which received records begin it anew; 0: nothing waits for dispatch to do so
+        self.begun = 0  # 1 + the number at which received records begin it anew; 0: none waits for dispatch
         self.stored = 0  # entries below are in the queue's files
         self.tail = bytearray()  # entries [tail_first, end) in their disk form
         self.tail_first = 0
         self.lent = b""  # entries read back from disk for a reader further behind
         self.lent_first = 0
-        self.watched = False  # somebody waits for the next entry
-        self.dirty = False  # has entries that are in no file
+        self.watched = False  # a waiter wants the next entry
+        self.dirty = False  # has entries that are not in a file
 
 
 class Topic:
@@ -79,8 +79,8 @@ class Topic:
     def __init__(self, name: bytes) -> None:
         self.name = name
         self.magic, self.field = topic_field(name)
-        self.hash = hash_on(0, name + b"#")  # every index key of the topic begins with it
-        self.key_heads: dict[bytes, int] = {}  # ... and message ids of one producer go on alike
+        self.hash = hash_on(0, name + b"#")  # index keys of the topic begin with it
+        self.key_heads: dict[bytes, int] = {}  # ... and with it the ids of one producer
         self.flags = 0
         self.write_queues = 0
         self.read_queues = 0
@@ -101,7 +101,7 @@ class Queues:
             raise ValueError(f"{segment_bytes=} must be positive")
         self.segment_bytes = segment_bytes
         self.topics: dict[bytes, Topic] = {}
-        self.hot_from = 0  # log bytes from here on are in memory for sure
+        self.hot_from = 0  # log bytes from here on are certainly in memory
         self._warm: dict[int, int] = {}  # blocks of older log bytes that are in memory, by their remainder
         self.log_min = 0  # first log byte that still exists
         self.mins_raised = False  # no queue begins with entries of deleted log files
@@ -136,8 +136,8 @@ class Queues:
         topic.write_queues, topic.read_queues, topic.flags = write_queues, read_queues, flags
 
     def forget_topic(self, name: str) -> bool:
-        """Forget a topic that nobody may send to or pull from and that holds nothing: no entries, none on their way, nobody who
-        waits for one. Says whether it is unknown now; it may be made again, and its queues then begin at 0."""
+        """Forget a topic that clients may not send to or pull from, and that has no entries, no records on their way to it, and no
+        waiters. Returns whether it is unknown now; it may be created again, and its queues then begin at 0."""
         topic = self.topics.get(name.encode())
         if topic is None:
             return True
@@ -154,7 +154,7 @@ class Queues:
         return True
 
     def set_queue(self, name: str, queue_id: int, min_offset: int, end: int) -> None:
-        """What the files of this queue hold: entries [min_offset, end). Forgets what memory held beyond."""
+        """The files of this queue have the entries [min_offset, end). Forgets entries in memory beyond them."""
         if not 0 <= min_offset <= end <= QUEUE_OFFSET_MAX // 2:
             raise ValueError(f"queue {name}/{queue_id} cannot hold the entries [{min_offset}, {end})")
         queue = self.queue(name, queue_id)
@@ -169,7 +169,7 @@ class Queues:
         self.queue(name, queue_id).min = min_offset
 
     def queue_state(self, name: str, queue_id: int) -> QueueState:
-        """How far a queue is; zeros if it has never been seen."""
+        """The offsets of a queue; zeros if it is unknown."""
         topic = self.topics.get(name.encode())
         queue = topic.queues.get(queue_id) if topic is not None else None
         return (
@@ -184,7 +184,7 @@ class Queues:
         self.queue(name, queue_id).watched = on
 
     def lend_entries(self, name: str, queue_id: int, first: int, entries: bytes) -> None:
-        """Entries [first, ...) of a queue as its files hold them, for pulls that are further behind than memory reaches."""
+        """Entries [first, ...) of a queue from its files, for pulls of messages older than those in memory."""
         if len(entries) % ENTRY.size or not 0 <= first <= QUEUE_OFFSET_MAX:
             raise ValueError(f"{len(entries)} bytes from {first} on are no entries of queue {name}/{queue_id}")
         queue = self.queue(name, queue_id)
@@ -203,7 +203,7 @@ class Queues:
             del self._lent[queue]
 
     def map_segment(self, start: int, buffer: Buffer | None) -> None:
-        """Where the log file that begins at `start` can be read; None: nowhere any more (do this before closing it)."""
+        """Where the log file that begins at `start` can be read; None: no longer (call this before closing it)."""
         if start < 0 or start % self.segment_bytes:
             raise ValueError(f"no log file begins at {start}: they are {self.segment_bytes} bytes long")
         if buffer is None:
@@ -216,8 +216,8 @@ class Queues:
     def dispatch(self, buffer: Buffer, log_offset: int) -> tuple[int, list[tuple[str, int]]]:
         """Enter the records in `buffer` into their queues and the key index.
 
-        Returns (bytes eaten, watched queues that grew). Stops at the first byte that is no whole record. Doing it twice does
-        nothing the second time (but for index entries)."""
+        Returns (bytes eaten, watched queues that grew). Stops at the first byte that is not a whole record. Repeating it has no
+        effect (but for index entries)."""
         woken: list[tuple[str, int]] = []
         at, limit = 0, len(buffer)
         topics, tag_codes, index_enabled = self.topics, self._tag_codes, self.index_enabled
@@ -267,16 +267,16 @@ class Queues:
         """The numbering of a queue jumps to `offset`."""
         gap = offset - queue.end
         if queue.min < queue.end and gap <= GAP_ENTRIES_MAX:
-            # The log is damaged in between: what came before stays readable, filler keeps the numbering.
+            # The log is damaged in between: earlier messages stay readable, filler keeps the numbering.
             queue.tail += ENTRY.pack(log_offset, FILLER_BYTES, 0) * gap
             self._tail_bytes += ENTRY.size * gap
         else:
-            # A store whose beginning is gone, or a foreign log: what lies between was never here.
+            # A store without its beginning, or a foreign log: the messages in between were never here.
             self._drop_tail(queue)
             queue.tail_first = queue.stored = queue.min = offset
 
     def _begin_anew(self, queue: Queue, offset: int) -> None:
-        """Another broker's log begins this empty queue at `offset`, perhaps below what it once held."""
+        """Another broker's log begins this empty queue at `offset`, which may be below its former offsets."""
         self._drop_tail(queue)
         self._drop_lent(queue)
         queue.tail_first = queue.stored = queue.min = queue.end = offset
@@ -289,7 +289,7 @@ class Queues:
         return code
 
     def _due_ms(self, properties: bytes, store_ms: int, code: int) -> int:
-        """In the schedule topic the tag code of a delayed message is the time it is due."""
+        """In the schedule topic the tag code of a delayed message is its delivery time."""
         text = _value(properties, b"DELAY\x01")
         if not text:
             return code
@@ -314,18 +314,18 @@ class Queues:
                     self._index += _pack_pending(index_hash(hash_on(topic.hash, key)), log_offset, store_ms)
 
     def _first_key(self, topic: Topic, unique: bytes) -> int:
-        """Hash of the first key with this beginning: the next one finds it remembered."""
+        """Hash of the first key with this beginning, which is remembered for the next one."""
         head = unique[:_KEY_HEAD]
-        if head.isascii():  # else a character may be cut in two
+        if head.isascii():  # else a character may be split
             if len(topic.key_heads) >= _MEMO_MAX:
                 topic.key_heads.clear()
             topic.key_heads[head] = hash_on(topic.hash, head)
         return hash_on(topic.hash, unique)
 
     def take_entries(self, queues_max: int) -> list[tuple[str, int, int, bytes]]:
-        """Entries not yet in files, (topic, queue id, first offset, bytes), of at most so many queues; they count as stored.
+        """Entries not yet in files, (topic, queue id, first offset, bytes), of at most that many queues; they count as stored.
 
-        Call it only when what was taken before is in its files: memory may let go of that now."""
+        Call it only when those returned before are in their files: they may now be dropped from memory."""
         self._trim_tails()
         taken: list[tuple[str, int, int, bytes]] = []
         for queue in list(self._dirty)[: max(queues_max, 0)]:
@@ -349,7 +349,7 @@ class Queues:
             else:
                 self._drop_tail(queue)
                 queue.tail_first = queue.end
-        # Under load none comes to rest: then what is in its file already goes from the others, too.
+        # Under load no queue comes to rest: then drop stored entries of the busy ones, too.
         for queue in self._dirty:
             if self._tail_bytes <= self.tail_bytes_max:
                 break
@@ -359,13 +359,13 @@ class Queues:
                 self._cut_tail(queue, excess)
 
     def _cut_tail(self, queue: Queue, excess: int) -> None:
-        """Forget the first `excess` bytes of a tail."""
+        """Drop the first `excess` bytes of a tail."""
         del queue.tail[:excess]
         queue.tail_first += excess // ENTRY.size
         self._tail_bytes -= excess
 
     def tail_entries(self, name: str, queue_id: int, offset: int, count: int) -> bytes:
-        """Entries [offset, offset + count) as far as memory holds them; b"" if it does not hold the first."""
+        """Entries [offset, offset + count) as far as they are in memory; b"" if the first is not."""
         topic = self.topics.get(name.encode())
         queue = topic.queues.get(queue_id) if topic is not None else None
         if queue is None or not queue.tail_first <= offset < queue.end or count <= 0:
@@ -391,7 +391,7 @@ class Queues:
         self, topic: Topic | None, queue_id: int, offset: int, count_max: int, bytes_max: int,
         codes: frozenset[int] | None, warm: bool,
     ) -> tuple[int, int, int, int, list[tuple[int, int]]]:  # fmt: skip
-        """(verdict, next offset, min, end, [(log offset, size)]): what a pull would get."""
+        """(verdict, next offset, min, end, [(log offset, size)]): what a pull would return."""
         queue = topic.queues.get(queue_id) if topic is not None else None
         if queue is None or queue.end == 0:
             return NO_MESSAGES, 0, 0, 0, []
@@ -417,22 +417,22 @@ class Queues:
         log_min = self.log_min
         for log_offset, size, code in ENTRY.iter_unpack(entries[at : at + look * ENTRY.size]):
             if size == FILLER_BYTES and not log_offset:
-                # Filler that names no place stands before a queue's first message; in the queue, it hides one.
+                # Filler without a log offset is only valid before a queue's first message; elsewhere it hides a message.
                 if chosen:
                     break
                 return BROKEN, next_offset, low, end, []
             if size == FILLER_BYTES or (log_offset < log_min and not self.mins_raised):
-                gone = True  # the file behind it has been deleted, or it is filler
+                gone = True  # the log file was deleted, or it is filler
             elif codes is None or ((code + 0x80000000) & 0xFFFFFFFF) - 0x80000000 in codes:
                 if chosen and (len(chosen) >= count_max or total + size > bytes_max):
                     break
-                # Whether the answer is COLD depends on the first one; one that is cold ends an answer from memory.
+                # The first record decides whether the answer is COLD; a cold one later ends an answer from memory.
                 here = warm or log_offset < log_min or self._is_resident(log_offset, size)
                 if not chosen:
                     readable = here
                 elif readable and not here:
                     break
-                # What does not lie where it should costs nobody the good ones before it.
+                # A record that is not at its offset ends the answer, but the good ones before it are returned.
                 if readable and (log_offset < log_min or not self._lies_there(log_offset, size, queue, next_offset)):
                     if chosen:
                         break
@@ -447,7 +447,7 @@ class Queues:
         return FOUND, next_offset, low, end, chosen
 
     def mark_warm(self, block: int, is_warm: bool) -> None:
-        """This block of the log has been read into memory, or nobody knows any more whether it is there."""
+        """This block of the log has been read into memory, or may no longer be there."""
         if block < 0 or block > QUEUE_OFFSET_MAX:
             raise ValueError(f"there is no block {block}")
         if is_warm:
@@ -478,7 +478,7 @@ class Queues:
         return is_message(memoryview(buffer)[at : at + size], log_offset, queue.topic.name, queue.id, number)
 
     def collect(self, chosen: list[tuple[int, int]]) -> bytes:
-        """The records' bytes, one after the other."""
+        """The bytes of the records, concatenated."""
         parts: list[bytes] = []
         for log_offset, size in chosen:
             number, at = divmod(log_offset, self.segment_bytes)
@@ -487,7 +487,7 @@ class Queues:
 
 
 def _value(properties: bytes, name: bytes) -> bytes:
-    """One property, b"" if it is not there; `name` comes with its separator."""
+    """One property, b"" if it is missing; `name` includes its separator."""
     at = properties.rfind(name)
     if at < 0:
         return b""
@@ -497,4 +497,4 @@ def _value(properties: bytes, name: bytes) -> bytes:
         value = properties[at:end] if end >= 0 else properties[at:]
         if value:
             return value
-    return property_values(properties).get(name[:-1], b"")  # the name within another name or value, or an empty half
+    return property_values(properties).get(name[:-1], b"")  # the name in another name or value, or an empty half

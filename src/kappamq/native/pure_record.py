@@ -1,4 +1,4 @@
-"""One stored record, in Python: its bytes, its checks, its hashes. The meaning of record.c."""
+"""One stored record, in Python: its bytes, its checks, its hashes. Defines the behaviour of record.c."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ _FRONT: Final = struct.Struct(">iiiiiqqi")
 
 
 def hash_on(value: int, data: bytes) -> int:
-    """java.lang.String.hashCode of a text whose beginning hashes to `value` and which goes on with `data` (UTF-8), unsigned.
+    """java.lang.String.hashCode of a text: `value` is the hash of its beginning, and `data` (UTF-8) the rest; unsigned.
 
-    Bytes that are no UTF-8 count as U+FFFD, one per maximal broken piece, as Java reads them."""
+    Invalid UTF-8 counts as U+FFFD, one per maximal broken sequence, as Java reads it."""
     count = len(data)
     if count <= 64 and data.isascii():
         total: int = value * _FACTORS[count] + sum(map(mul, data, _SHORT[count]))
@@ -78,7 +78,7 @@ def java_hash(data: bytes) -> int:
 
 
 def index_hash(value: int) -> int:
-    """What the key index makes of an (unsigned) hash: its magnitude, 0 for the one that has none."""
+    """The key index's form of an (unsigned) hash: its magnitude, 0 for the one without a magnitude."""
     return value & 0x7FFFFFFF if value <= 0x80000000 else 0x100000000 - value
 
 
@@ -91,7 +91,7 @@ def check_host(host: bytes) -> None:
 
 
 def topic_field(topic: bytes) -> tuple[int, bytes]:
-    """(magic, topic with its length in front): a long name needs version 2."""
+    """(magic, topic prefixed with its length): a long name needs version 2."""
     if len(topic) <= TOPIC_BYTES_MAX:
         return MAGIC_V1, len(topic).to_bytes(1, "big") + topic
     return MAGIC_V2, len(topic).to_bytes(2, "big") + topic
@@ -102,7 +102,7 @@ def encode(
     prepared: int, body: bytes, properties: bytes, now_ms: int, queue_offset: int, log_offset: int, store_host: bytes,
     tail_crc: bool,
 ) -> bytes | None:  # fmt: skip
-    """The record's bytes; None if no record can hold the properties. `magic` and `topic` are those of `topic_field`."""
+    """The record's bytes; None if the properties do not fit into a record. `magic` and `topic` are those of `topic_field`."""
     if len(born) == len(store_host) == 8:
         head, sys_flag = _HEAD_V4, sys_flag & ~_V6
     else:
@@ -152,14 +152,14 @@ def split_batch(body: bytes, plain: bool) -> list[Member] | None:
 
 
 def plain_batch(body: bytes) -> tuple[int, int] | None:
-    """How many members a batch has, and the bytes of their longest properties; None where `split_batch` of plain ones says it."""
+    """How many members a batch has, and the size of their longest properties; None where `split_batch` with `plain` returns None."""
     members = split_batch(body, True)
     return None if members is None else (len(members), max(len(properties) for _flag, _body, properties in members))
 
 
 def batch_properties(text: str) -> list[Pair] | None:
-    """What the members of a batch inherit of these properties, which are its own: all but the key, which is not theirs.
-    None if there are too many, or a name comes twice."""
+    """The properties that the members of a batch inherit from it: all but the key. None if there are too many, or a name
+    comes twice."""
     pairs: dict[bytes, bytes] = {}
     count = 0
     for piece in text.encode().split(b"\x02"):
@@ -171,7 +171,7 @@ def batch_properties(text: str) -> list[Pair] | None:
 
 
 def complete(members: list[Member], inherited: list[Pair], added: bytes) -> list[Member]:
-    """The members as they are stored: with what they inherit and do not say themselves, and what the broker adds."""
+    """The members as they are stored: with inherited properties that they do not set themselves, and with what the broker adds."""
     made: list[Member] = []
     for flag, body, text in members:
         if text and text[-1] != 2:
@@ -186,7 +186,7 @@ def complete(members: list[Member], inherited: list[Pair], added: bytes) -> list
 
 
 def parse(buffer: Buffer, at: int, limit: int) -> Fields | int:
-    """The record at `at`, or why there is none (SCAN_*). `limit` is one past the last byte that may be looked at."""
+    """The record at `at`, or why there is none (SCAN_*). `limit` is one past the last byte that may be read."""
     if limit - at < 8:
         return SCAN_MORE
     if limit - at < 91:
@@ -242,27 +242,27 @@ def _is_text(data: bytes) -> bool:
 
 
 def property_values(properties: bytes) -> dict[bytes, bytes]:
-    """Name -> value as the Java side reads it: a pair with an empty half does not count, a later pair wins."""
+    """Name -> value as Java reads it: a pair with an empty half is ignored, a later pair wins."""
     pairs = [piece.partition(b"\x01") for piece in properties.split(b"\x02")]
     return {name: value for name, _separator, value in pairs if name and value}
 
 
 def _ends_with_private(properties: bytes, size: int, name: bytes) -> bool:
     """Whether `properties`, up to `size`, end with the private property `name`. It must be a property of its own: the name of
-    a producer's property may well end with the same letters."""
+    a producer's property may end with the same letters."""
     at = size - TAIL_CRC_BYTES
     return at >= 0 and properties.startswith(name, at) and (at == 0 or properties[at - 1] == 2)
 
 
 def without_tail_crc(properties: bytes) -> bytes:
-    """Properties of a record as they were before it got its tail CRC."""
+    """Properties of a record before its tail CRC was added."""
     return (
         properties[:-TAIL_CRC_BYTES] if _ends_with_private(properties, len(properties), TAIL_CRC_NAME) else properties
     )
 
 
 def batch_bytes(properties: bytes) -> int:
-    """Log bytes of the batch that this record opens, 0 if it opens none. Only what a broker wrote counts: the last property
+    """Log bytes of the batch that this record opens, 0 if it opens none. Only a property written by a broker counts: the last one
     but for the tail CRC."""
     size = len(properties)
     if _ends_with_private(properties, size, TAIL_CRC_NAME):
@@ -274,21 +274,21 @@ def batch_bytes(properties: bytes) -> int:
 
 
 def _lost_its_separator(buffer: Buffer, at: int, size: int, properties: bytes) -> bool:
-    """The byte before a tail CRC is covered by it, and without that byte the CRC does not look like a property of its own: do
-    the letters stand in the value of the last property, and does the CRC hold as soon as the separator is put back?"""
+    """A tail CRC covers the byte before it, and if that separator is damaged, the CRC does not look like a property of its own: is
+    the name part of the last property's value, and does the CRC match once the separator is restored?"""
     before = properties[:-TAIL_CRC_BYTES]
     if b"\x01" not in before[before.rfind(b"\x02") + 1 :]:
-        return False  # they end the name of a producer's property
+        return False  # the letters end the name of a producer's property
     value = crc32(b"\x02", crc32(buffer[at : at + size - TAIL_CRC_BYTES - 1])) & 0x7FFFFFFF
     return properties[-11:-1] == (b"%010d" % value)[::-1]
 
 
 def intact(buffer: Buffer, at: int, size: int, body_at: int, body_bytes: int, properties: bytes) -> bool:
-    """Body CRC holds, and the tail CRC where there is one."""
+    """Whether the body CRC matches, and the tail CRC if there is one."""
     body = buffer[body_at : body_at + body_bytes]
     if int.from_bytes(buffer[at + 8 : at + 12], "big") != crc32(body) & 0x7FFFFFFF:
         return False
-    # A tail that never reached the disk reads as zeros, and takes the CRC along that would have shown it.
+    # A tail that never reached the disk reads as zeros, including the CRC that would have detected it.
     if properties and not properties[-1]:
         return False
     tail_at = len(properties) - TAIL_CRC_BYTES
@@ -301,8 +301,8 @@ def intact(buffer: Buffer, at: int, size: int, body_at: int, body_bytes: int, pr
 
 
 def is_message(record: memoryview, log_offset: int, name: bytes, queue_id: int, number: int) -> bool:
-    """Whether the bytes claim to be message `number` of this queue, at this place of the log. A queue of LMQ's lists messages of
-    other topics, which have numbers of their own."""
+    """Whether the bytes claim to be message `number` of this queue, at this log offset. An LMQ queue lists messages of other topics,
+    which have numbers of their own."""
     size, magic, _crc, queue, _flag, queue_offset, claimed, sys_flag = _FRONT.unpack_from(record)
     if magic not in (MAGIC_V1, MAGIC_V2) or claimed != log_offset:
         return False
@@ -322,11 +322,11 @@ def is_message(record: memoryview, log_offset: int, name: bytes, queue_id: int, 
 
 
 def scan(buffer: Buffer, log_offset: int, check: bool) -> tuple[int, int, int, int]:
-    """How far `buffer`, which lies at `log_offset`, holds good records: (bytes, why it stopped, records, last store ms).
+    """How many bytes of `buffer`, which begins at `log_offset`, are good records: (bytes, why it stopped, records, last store ms).
 
-    A batch counts only when all of it is there: nobody ever sees half of one. Where a file ends or turns to zeros within a
-    batch, what is left of the batch is damage. All members of a batch have one store time: where a record with another one
-    lies within the length that was announced, that was no batch (a Java broker keeps whatever a producer writes there)."""
+    A batch counts only if it is complete: a part of it must never be visible. If a file ends or turns to zeros within a batch, what
+    is left of the batch is damage. All members of a batch have one store time: a record with another one within the announced
+    length shows that it was no batch (a Java broker stores whatever a producer writes there)."""
     at = good = records = whole_records = store_ms = whole_ms = batch_end = batch_ms = 0
     limit = len(buffer)
     why = SCAN_MORE

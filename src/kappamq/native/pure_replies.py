@@ -1,4 +1,4 @@
-"""What the kernel answers: the response frames of a send, of the end of a transaction and of a pull, in both wire forms."""
+"""The kernel's replies: the response frames of a send, of the end of a transaction and of a pull, in both wire forms."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Replies:
         self._host = store_host.hex().upper()
         self._region, self._trace = region, trace
         quoted = json.dumps(region, ensure_ascii=False).replace("%", "%%")
-        # Filled with ids, queue id, queue offset, what comes between (transaction id), opaque.
+        # Filled with ids, queue id, queue offset, an optional part (transaction id), opaque.
         self._sent = (
             '{"code":0,"extFields":{"msgId":"%b","queueId":"%d","queueOffset":"%d",%b"MSG_REGION":'
             f'{quoted},"TRACE_ON":"{trace}"}},"flag":1,"language":"PYTHON","opaque":%d,'

@@ -1,9 +1,9 @@
-"""Header scan, in Python: which frames are plain sends, pulls and ends of transactions, and what they say.
+"""Header scan, in Python: which frames are plain sends, pulls and ends of transactions, and the values of their fields.
 
-Both wire forms (JSON and binary) end in the same typed fields. A frame is *plain* only if every field in it is known and
-well-formed; everything else returns None and is Python's to judge. scan.c and json.c must agree on each single frame. The rules:
+Both wire forms (JSON and binary) give the same typed fields. A frame is *plain* only if every field in it is known and
+well-formed; everything else returns None and is left to Python. scan.c and json.c must agree on each single frame. The rules:
 
-- JSON is standard JSON. Where a key comes twice the last one wins, in either form, but all must be well-formed (and each
+- JSON is standard JSON. If a key comes twice the last one wins, in either form, but all must be well-formed (and each
   `extFields` complete).
 - `code`, `flag`, `opaque` and (optional) `version` are whole numbers of 32 bits; `language`, `remark` and
   `serializeTypeCurrentRPC` are strings or null; `extFields` holds strings under the names that the request code knows.
@@ -62,7 +62,7 @@ _printable_key: Final = re.compile(r"[ !#-\[\]-~]+").fullmatch
 
 
 def _special_names() -> str:
-    """A pattern for the special names, by their first letter: most names are told apart by that."""
+    """A pattern for the special names, by their first letter: that excludes most names quickly."""
     rests: dict[str, list[str]] = {}
     for name in sorted(SPECIAL_PROPERTIES):
         rests.setdefault(name[0], []).append(re.escape(name[1:]))
@@ -79,7 +79,7 @@ Number = str | int
 
 
 class SendFields(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """Ext fields of a send, under their one-letter names; wire.md 4 says what each means."""
+    """Ext fields of a send, under their one-letter names; wire.md 4 explains them."""
 
     a: str
     b: str
@@ -168,7 +168,7 @@ Fields = TypeVar("Fields")
 
 
 class Header(msgspec.Struct, Generic[Fields], kw_only=True, forbid_unknown_fields=True, gc=False):
-    """What every header says, whatever its form. The order is that of Java's JSON: msgspec finds the next field fastest."""
+    """The fields of every header, in either form. In the order of Java's JSON: msgspec then finds the next field fastest."""
 
     code: int
     ext: Fields = msgspec.field(name="extFields")
@@ -190,14 +190,14 @@ class Pull(NamedTuple):
     commit_offset: int
     suspend_ms: int
     version: int
-    explicit: bool  # the subscription came with the request (and is "*")
+    explicit: bool  # the request carried its subscription (which is "*")
 
 
 class End(NamedTuple):
-    """The end of a transaction, as its producer asks for it."""
+    """The end of a transaction, as its producer requests it."""
 
     group: str
-    queue_offset: int  # of the half
+    queue_offset: int  # of the half message
     log_offset: int
     decision: int  # SYS_COMMIT, or SYS_TRANSACTION to roll it back
     message_id: str
@@ -205,7 +205,7 @@ class End(NamedTuple):
 
 
 class Wish(NamedTuple):
-    """What a send waits for."""
+    """What a send that is not for consumers yet waits for."""
 
     name: str  # of the property that says so
     value: str
@@ -214,7 +214,7 @@ class Wish(NamedTuple):
 
 
 class Fixed(NamedTuple):
-    """What a send says apart from its time, its properties and its body: the same from one message to the next."""
+    """The fields of a send other than its time, properties and body: a producer repeats them from message to message."""
 
     topic: str
     queue_id: int
@@ -249,7 +249,7 @@ def read_json(header: bytes) -> Header[Any] | None:
             if top.code == code:
                 return top if _INT_MIN <= top.opaque <= _INT_MAX else None
         except (msgspec.DecodeError, UnicodeDecodeError):
-            pass  # perhaps the guess was wrong
+            pass  # the guess may have been wrong
     try:
         decode = _DECODE.get(_decode_code(header).code)
         top = decode(header) if decode is not None else None
@@ -280,11 +280,11 @@ def read_binary(header: bytes) -> Header[Any] | None:
             ext[name] = str(header[value_at:position], "utf-8")
         return Header(code=code, ext=msgspec.convert(ext, fields), flag=flag, opaque=opaque, version=version)
     except (IndexError, struct.error, UnicodeDecodeError, msgspec.ValidationError):
-        return None  # a length that leads out of the header, or no text, or not the fields of this code
+        return None  # a length beyond the header, invalid text, or fields that this code does not have
 
 
 def plain_fixed(code: int, version: int, ext: SendFields) -> Fixed | None:
-    """The fields that a producer repeats. The caller remembers the answer by exactly those that are looked at here."""
+    """The fields that a producer repeats. The caller caches the result by exactly the fields used here."""
     match = _SEND_NUMBERS(_joined((ext.d, ext.e, ext.f, ext.h, ext.j, ext.l)))
     if match is None or not _INT_MIN <= version <= _INT_MAX:
         return None
@@ -325,8 +325,8 @@ def plain_properties(text: str) -> str | None:
 
 
 def waiting_properties(text: str) -> Wish | None:
-    """The same for a send that waits: exactly one property says for what, no name comes twice, and none is there that the broker
-    would write itself."""
+    """The same for a send that waits: exactly one property says for what, no name comes twice, and none is one that the broker
+    writes itself."""
     if len(text.encode()) > WAITING_BYTES_MAX:
         return None
     pairs: dict[str, str] = {}
@@ -346,12 +346,12 @@ def waiting_properties(text: str) -> Wish | None:
 
 
 def positive(text: str) -> int | None:
-    """A number above 0 as it is written again: no sign, no leading zero, and so few digits that a thousand times it fits 64 bits."""
+    """A positive number that is written back unchanged: no sign, no leading zero, and a thousand times its value fits into 64 bits."""
     return int(text) if _positive(text) is not None else None
 
 
 def printable_key(key: str) -> bool:
-    """Whether a key can be put into JSON as it is."""
+    """Whether a key can be put into JSON without escaping."""
     return (key.isalnum() and key.isascii()) or _printable_key(key) is not None
 
 

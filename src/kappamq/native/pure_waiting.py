@@ -1,8 +1,8 @@
-"""Messages that are not for consumers yet, in Python: halves of transactions and how they end, and what is delivered later.
+"""Messages that consumers must not see yet, in Python: half messages and their ends, and messages with a delivery time.
 
-The meaning of waiting.c and halves.c. What a client sends is stored in a system queue under its real address. What Python has to
-hear of it comes as notes with the result of a burst. The kernel ends only halves that it has stored itself and that nobody has
-touched since; all else is Python's.
+Defines the behaviour of waiting.c and halves.c. The message is stored in a system queue, with its real topic and queue in its
+properties. What Python must know about is returned as notes with the result of a burst. The kernel ends only halves that it has stored
+itself and that have not been touched since; all others are left to Python.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ _QUEUE_ID_DIGITS_MAX: Final = 10
 _LETTERS: Final = {SYS_COMMIT: b"c", SYS_TRANSACTION: b"r"}
 
 Answer = Callable[[list[int], int, int, str, str], None]
-"""Told the log offsets, queue id, queue offset, unique key and recall handle of what was stored."""
+"""Called with the log offsets, queue id, queue offset, unique key and recall handle of what was stored."""
 
 
 class Waiting(Appends):
     def __init__(self, segment_bytes: int, tail_crc: bool, pending_bytes_max: int) -> None:
         super().__init__(segment_bytes, tail_crc, pending_bytes_max)
-        self.accepting = False  # what is sent goes to Python while the store cannot take it
+        self.accepting = False  # sends go to Python while the store cannot accept them
         self._halves_allowed = False
         self._timer_ms_max = self._levels = 0
         self._broker = ""
@@ -57,8 +57,8 @@ class Waiting(Appends):
         self._parked: set[int] = set()
 
     def let_wait(self, halves: bool, timer_ms_max: int, levels: int, broker: str) -> None:
-        """What sends may wait for without asking Python: a decision, a time not further ahead than this, one of so many delay
-        levels. `broker` is the name in recall handles. Halves opened so far are Python's from now on."""
+        """What sends may wait for without Python: a decision, a delivery time at most this far ahead, one of so many delay
+        levels. `broker` is the name in recall handles. Halves opened so far are left to Python from now on."""
         if not 0 <= levels < 64 or not 0 <= timer_ms_max <= QUEUE_OFFSET_MAX:
             raise ValueError(f"there cannot be {levels} delay levels, and timers up to {timer_ms_max} ms")
         self._broker = broker
@@ -66,12 +66,12 @@ class Waiting(Appends):
         self._halves.clear()
 
     def forget_half(self, log_offset: int) -> None:
-        """The half at `log_offset`, if the kernel knows it, is Python's."""
+        """Leave the half at `log_offset`, if the kernel knows it, to Python."""
         self._halves.pop(log_offset, None)
 
     def rewind(self) -> None:
         super().rewind()
-        self._halves.clear()  # some of them may be gone
+        self._halves.clear()  # some may no longer exist
 
     def _take_notes(self) -> list[Note]:
         if not (self._notes or self._parked):
@@ -84,7 +84,7 @@ class Waiting(Appends):
     # -- sends ---------------------------------------------------------------------------------------------------------
 
     def _parking(self, wish: Wish, now_ms: int) -> tuple[str, int, int] | None:
-        """The queue that a message waits in, and when it is due if it is a timer; None if that is for Python to judge."""
+        """The queue that a message waits in, and its delivery time if it is a timer; None if Python must decide."""
         if wish.name == "TRAN_MSG":
             return (HALF_TOPIC, 0, 0) if self._halves_allowed and wish.value == "true" and wish.group else None
         number = positive(wish.value)
@@ -142,7 +142,7 @@ class Waiting(Appends):
     # -- ends ----------------------------------------------------------------------------------------------------------
 
     def _end(self, end: End, now_ms: int) -> int:
-        """Store what consumers get, if they get anything, and a record that says so."""
+        """Store what consumers get, if anything, and the record that says so."""
         half = self._halves.get(end.log_offset) if self.accepting and self._halves_allowed else None
         if half is None or half[0] != end.queue_offset:
             return LEFT
@@ -180,7 +180,7 @@ class Waiting(Appends):
         return DONE
 
     def _read_half(self, log_offset: int, queue_offset: int, size: int) -> bytes | None:
-        """The record of a half, if it is in memory where it should be."""
+        """The record of a half, if it is in memory at its offset."""
         topic = self.topics.get(HALF_TOPIC.encode())
         queue = topic.queues.get(0) if topic is not None else None
         if queue is None or log_offset < max(self.hot_from, self.log_min) or log_offset + size > self._written:
@@ -199,7 +199,7 @@ class Waiting(Appends):
 
 
 def _committed(data: bytes, fields: Fields, target: Queue, properties: bytes) -> GroupMember:
-    """What consumers get: the half itself, with the bytes it was sent with."""
+    """The message that consumers get: the half, with the bytes it was sent with."""
     sys_flag, body_at, body_bytes = fields[4], fields[6], fields[7]
     born, host = (20 if sys_flag & bit else 8 for bit in (SYS_BORN_V6, SYS_STORE_V6))
 

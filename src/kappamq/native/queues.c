@@ -1,4 +1,4 @@
-/* Entries on their way from memory to the files of their queues. pure_queues.py is the meaning. */
+/* Moves entries from memory to the files of their queues. pure_queues.py defines the behaviour. */
 #include "inline.h"
 
 struct queue *kernel_dirty_queue(struct kernel *kernel)
@@ -27,7 +27,7 @@ static void drop_tail(struct kernel *kernel, struct queue *queue)
     bytes_free(&queue->tail);
 }
 
-/* Forget the first `excess` bytes of a tail. */
+/* Drops the first `excess` bytes of a tail. */
 static void cut_tail(struct kernel *kernel, struct queue *queue, size_t excess)
 {
     struct bytes *tail = &queue->tail;
@@ -55,7 +55,7 @@ void kernel_trim_tails(struct kernel *kernel)
             queue->tail_first = queue->end;
         }
     }
-    /* Under load none comes to rest: then what is in its file already goes from the others, too. */
+    /* Under load no queue comes to rest: then drop stored entries of the busy ones, too. */
     for (struct link *at = kernel->dirty.next; kernel->tail_bytes > kernel->tail_bytes_max && at != &kernel->dirty; at = at->next) {
         struct queue *queue = QUEUE_AT(at, place);
         size_t stored = (size_t)(queue->stored - queue->tail_first) * ENTRY_BYTES;

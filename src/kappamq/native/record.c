@@ -1,13 +1,13 @@
-/* One stored record: its bytes and its checks. pure_record.py is the meaning. */
+/* One stored record: its bytes and its checks. pure_record.py defines the behaviour. */
 #include "inline.h"
 #include "property_names.h"
 
 static const char TAIL_CRC_NAME[] = TAIL_CRC_PROPERTY "\x01";
 static const char BATCH_NAME[] = BATCH_BYTES_PROPERTY "\x01";
 enum { PRIVATE_NAME_BYTES = 9, DIGITS = 10, PRIVATE_BYTES = PRIVATE_NAME_BYTES + DIGITS + 1 };
-enum { JOINED_BYTES_MIN = 32 << 10 }; /* a smaller body is gone through faster than CRCs are joined */
+enum { JOINED_BYTES_MIN = 32 << 10 }; /* reading a smaller body twice is faster than joining CRCs */
 
-/* CRC of a record's first `size` bytes, given that of the body in it: a large body is gone through once. */
+/* CRC of a record's first `size` bytes, given that of the body in it: a large body is read only once. */
 static uint32_t crc_around(const struct crc *crc, const uint8_t *start, size_t size, struct span body, uint32_t body_crc)
 {
     if (body.size < JOINED_BYTES_MIN)
@@ -146,7 +146,7 @@ int record_parse(const uint8_t *at, size_t left, struct record *record)
 }
 
 /* Whether `properties`, up to `size`, end with the private property `name`. It must be a property of its own: the name of a
-   producer's property may well end with the same letters. */
+   producer's property may end with the same letters. */
 static inline bool ends_with_private(struct span properties, size_t size, const char *name)
 {
     if (size < PRIVATE_BYTES || (size > PRIVATE_BYTES && properties.at[size - PRIVATE_BYTES - 1] != 2))
@@ -154,15 +154,15 @@ static inline bool ends_with_private(struct span properties, size_t size, const 
     return memcmp(properties.at + size - PRIVATE_BYTES, name, PRIVATE_NAME_BYTES) == 0;
 }
 
-/* The byte before a tail CRC is covered by it, and without that byte the CRC does not look like a property of its own: do the
-   letters stand in the value of the last property, and does the CRC hold as soon as the separator is put back? */
+/* A tail CRC covers the byte before it, and if that separator is damaged, the CRC does not look like a property of its own: is the
+   name part of the last property's value, and does the CRC match once the separator is restored? */
 static bool lost_its_separator(const struct crc *crc, const uint8_t *at, const struct record *record, const uint8_t *tail)
 {
     const uint8_t *pair = tail;
     while (pair > record->properties.at && pair[-1] != 2)
         pair--;
     if (!memchr(pair, 1, (size_t)(tail - pair)))
-        return false; /* they end the name of a producer's property */
+        return false; /* the letters end the name of a producer's property */
     uint32_t value = ~crc32_of(crc, at, (size_t)record->size - TAIL_CRC_BYTES - 1);
     value = ~(value >> 8 ^ crc->table[0][(value ^ 2) & 0xFF]) & 0x7FFFFFFF;
     for (int digit = 0; digit < DIGITS; digit++, value /= 10)
@@ -176,7 +176,7 @@ bool record_intact(const struct crc *crc, const uint8_t *at, const struct record
     uint32_t body_crc = crc32_of(crc, record->body.at, record->body.size);
     if (getu32(at + 8) != (body_crc & 0x7FFFFFFF))
         return false;
-    /* A tail that never reached the disk reads as zeros, and takes the CRC along that would have shown it. */
+    /* A tail that never reached the disk reads as zeros, including the CRC that would have detected it. */
     if (record->properties.size && record->properties.at[record->properties.size - 1] == 0)
         return false;
     if (record->properties.size < TAIL_CRC_BYTES)
@@ -201,8 +201,8 @@ struct span without_tail_crc(struct span properties)
     return properties;
 }
 
-/* Log bytes of the batch that a record with these properties opens, 0 if it opens none. Only what a broker wrote counts: the last
-   property but for the tail CRC. */
+/* Log bytes of the batch that a record with these properties opens, 0 if it opens none. Only a property written by a broker counts: the
+   last one but for the tail CRC. */
 static int64_t batch_bytes(struct span properties)
 {
     size_t size = properties.size;
@@ -237,7 +237,7 @@ void log_scan(const struct crc *crc, const uint8_t *data, size_t size, int64_t l
             return;
         }
         if ((int64_t)at >= batch_end || record.store_ms != batch_ms) {
-            if ((int64_t)at < batch_end) { /* not a member: the length was never that of a batch */
+            if ((int64_t)at < batch_end) { /* not a member: the announced length was not that of a batch */
                 scanned->bytes = (int64_t)at;
                 scanned->records = records;
                 scanned->store_ms = batch_ms;

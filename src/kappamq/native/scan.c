@@ -1,7 +1,7 @@
-/* Header scan: which frames are plain sends, pulls and ends of transactions, and what they say. pure_scan.py states the rules. */
+/* Header scan: which frames are plain sends, pulls and ends of transactions, and their fields. pure_scan.py states the rules. */
 #include "fields.h"
 
-/* Who signs a request (clients with credentials, and the C++ client always) is believed: nobody checks signatures yet. */
+/* Signed requests (clients with credentials, and the C++ client always) are accepted: signatures are not checked yet. */
 #define IGNORED (BIT(F_LO) | BIT(F_NS) | BIT(F_NSD) | BIT(F_BNAME) | BIT(F_OWAY) | BIT(F_ACCESS_KEY) | BIT(F_CHANNEL) | \
                  BIT(F_SECURITY_TOKEN) | BIT(F_SIGNATURE))
 #define LETTERS (BIT(F_N + 1) - 1)
@@ -176,7 +176,7 @@ static inline bool read_int(struct span text, int32_t *number)
 static inline bool is_false(struct span text) { return SPAN_IS(text, "false") || SPAN_IS(text, "0"); }
 static inline bool is_boolean(struct span text) { return SPAN_IS(text, "true") || SPAN_IS(text, "1") || is_false(text); }
 
-/* ASCII that can be printed and needs no escape. */
+/* Printable ASCII that needs no escape. */
 static bool printable_key(struct span key, const uint8_t *readable)
 {
     const uint8_t *end = key.at + key.size;
@@ -185,7 +185,7 @@ static bool printable_key(struct span key, const uint8_t *readable)
 
 #define HAS(field) (fields->present & BIT(field))
 
-/* A text lies in the frame as it came or, unescaped, in the scratch buffer, where 16 bytes more can always be read. */
+/* A text is in the frame as it came or, unescaped, in the scratch buffer, where 16 bytes more can always be read. */
 static inline const uint8_t *readable_behind(struct span text, const uint8_t *frame, const uint8_t *readable)
 {
     bool in_frame = (uintptr_t)text.at >= (uintptr_t)frame && (uintptr_t)text.at < (uintptr_t)readable;

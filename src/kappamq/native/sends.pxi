@@ -1,4 +1,4 @@
-# What a producer does once per message, beside encoding it. The meaning of each is in pure_batches.py.
+# What a producer does once per message, besides encoding it. pure_batches.py defines the behaviour of each function.
 
 cdef extern from "messages.h":
     int messages_learn(object cls, tuple names) except -1
@@ -197,7 +197,7 @@ def unique_ids(str beginning not None, Py_ssize_t first, Py_ssize_t count):
     cdef list made = []
     cdef Py_ssize_t n, size, number
     cdef const char *front = PyUnicode_AsUTF8AndSize(beginning, &size)
-    cdef bytes room = PyBytes_FromStringAndSize(NULL, size + 4)  # the four digits are written over, again and again
+    cdef bytes room = PyBytes_FromStringAndSize(NULL, size + 4)  # the four digits are overwritten, again and again
     cdef char *digits = PyBytes_AS_STRING(room) + size
     memcpy(PyBytes_AS_STRING(room), front, <size_t>size)
     for n in range(count):

@@ -1,4 +1,4 @@
-/* Topics, queues, subscriptions and mapped log files: what Python fills by explicit calls. pure_queues.py is the meaning. */
+/* Topics, queues, subscriptions and mapped log files: tables that Python fills by explicit calls. pure_queues.py defines the behaviour. */
 #include "inline.h"
 
 /* -- life ------------------------------------------------------------------------------------------------------------ */
@@ -206,7 +206,7 @@ struct topic *kernel_topic(struct kernel *kernel, struct span name)
 
 /* -- queues ---------------------------------------------------------------------------------------------------------- */
 
-/* Ids are mostly 0, 1, 2...: taken as they are they do not collide. */
+/* Ids are mostly 0, 1, 2...: used as hashes they do not collide. */
 struct queue *topic_find_queue(const struct topic *topic, int32_t id)
 {
     if (!topic->queue_room)
@@ -322,7 +322,7 @@ bool kernel_forget_topic(struct kernel *kernel, struct span name)
     free(topic);
     kernel->last_topic = NULL;
     kernel->topic_count--;
-    /* Topics further on that were pushed past the hole move up into it. */
+    /* Later topics that were displaced by the removed one move up. */
     for (size_t next = (hole + 1) & mask; kernel->topics[next]; next = (next + 1) & mask) {
         size_t wanted = kernel->topics[next]->hash & mask;
         if (((next - wanted) & mask) >= ((next - hole) & mask)) {
@@ -347,7 +347,7 @@ static inline bool row_is(const struct row *row, uint64_t hash, struct span grou
            memcmp(row->names, group.at, group.size) == 0 && memcmp(row->names + group.size, topic.at, topic.size) == 0;
 }
 
-/* Where the row is, or the empty place where it would be. */
+/* The slot of the row, or the empty slot where it would be. */
 static size_t row_place(const struct kernel *kernel, uint64_t hash, struct span group, struct span topic, bool explicit_)
 {
     size_t place = hash & (kernel->row_room - 1);
@@ -421,7 +421,7 @@ void kernel_drop_row(struct kernel *kernel, struct span group, struct span topic
         return;
     free_row(kernel->rows[hole]);
     kernel->row_count--;
-    /* Rows further on that were pushed past the hole move up into it. */
+    /* Later rows that were displaced by the removed one move up. */
     for (size_t next = (hole + 1) & mask; kernel->rows[next]; next = (next + 1) & mask) {
         size_t wanted = kernel->rows[next]->hash & mask;
         if (((next - wanted) & mask) >= ((next - hole) & mask)) {
@@ -432,7 +432,7 @@ void kernel_drop_row(struct kernel *kernel, struct span group, struct span topic
     kernel->rows[hole] = NULL;
 }
 
-/* Figures for operators: without memory for them there are none. */
+/* Only figures for operators: if there is no memory for them, they are left out. */
 void row_asked(struct row *row, int32_t queue_id, int64_t offset)
 {
     size_t place = (size_t)queue_id;

@@ -1,12 +1,12 @@
 /* UTF-8 and Java's string hash. */
 #include "inline.h"
 
-/* One step through UTF-8 as Python and Java take it: the character at `at`, or U+FFFD for the longest beginning of one that is
- * broken off. `*size` is how many bytes it took. */
+/* One step through UTF-8 as Python and Java decode it: the character at `at`, or U+FFFD for the longest valid beginning of a broken
+ * one. `*size` is how many bytes it took. */
 static uint32_t next_character(const uint8_t *at, size_t left, size_t *size, bool *broken)
 {
     uint8_t first = at[0];
-    uint8_t low = 0x80, high = 0xBF; /* what the second byte may be */
+    uint8_t low = 0x80, high = 0xBF; /* range of the second byte */
     size_t want;
     uint32_t value;
     if (first < 0x80) {

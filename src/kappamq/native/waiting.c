@@ -1,9 +1,9 @@
-/* Sends that are not for consumers yet: stored in a system queue under their real address. pure_waiting.py is the meaning. */
+/* Sends that consumers must not see yet: stored in a system queue, with their real topic. pure_waiting.py defines the behaviour. */
 #include "waiting.h"
 
 #include "answers.h"
 
-/* Digits of a number above 0 as it is written again: no sign, no leading zero, and so few that a thousand times it fits 64 bits. */
+/* Digits of a positive number that is written back unchanged: no sign, no leading zero, and a thousand times its value fits 64 bits. */
 static bool read_positive(struct span text, int64_t *number)
 {
     enum { DIGITS_MAX = 15 };
@@ -55,7 +55,7 @@ static uint8_t *put_base64(uint8_t *to, const uint8_t *data, size_t size)
     return to;
 }
 
-/* When a message is due that wishes for a time; 0 if that is for Python to judge. */
+/* The delivery time of a message that asks for one; 0 if Python must decide. */
 static int64_t due_ms(const struct waiting *waiting, const struct wish *wish, int64_t now_ms)
 {
     int64_t number, delay;
@@ -65,7 +65,7 @@ static int64_t due_ms(const struct waiting *waiting, const struct wish *wish, in
     return delay > 0 && delay <= waiting->timer_ms_max ? now_ms + delay : 0;
 }
 
-/* Where a message waits. */
+/* The system queue in which a message waits. */
 struct parking {
     struct span topic;
     int64_t queue_id, due_ms;
@@ -95,7 +95,7 @@ static uint8_t *put_address(uint8_t *to, const struct queue *target)
     return PUT_NUMBER_PAIR(to, "REAL_QID", target->id);
 }
 
-/* What the broker notes in the properties, in the order in which the slow path does it. */
+/* What the broker adds to the properties, in the order of the slow path. */
 static uint8_t *put_noted(uint8_t *to, const struct plain_send *send, const struct queue *target, int64_t due)
 {
     enum { PRECISION_MS = 1000 };
@@ -108,7 +108,7 @@ static uint8_t *put_noted(uint8_t *to, const struct plain_send *send, const stru
     return put_address(to, target);
 }
 
-/* By which a timer can be recalled. `text` is where it is put together. */
+/* The handle for recalling a timer. `text` is the buffer in which it is built. */
 static uint8_t *put_handle(uint8_t *to, uint8_t *text, const struct kernel *kernel, const struct plain_send *send,
                            const struct queue *target, int64_t due)
 {
@@ -163,7 +163,7 @@ int waiting_send(struct kernel *kernel, const struct plain *plain, const struct 
     struct queue *queue = topic ? topic_queue(topic, (int32_t)parking.queue_id) : NULL;
     if (!queue)
         return NO_MEMORY;
-    /* `some`: what is noted, then a recall handle as it is sent, then as it is put together. */
+    /* `some`: the added properties, then a recall handle as it is sent, then as it is built. */
     bool answer = !(plain->flag & 2), is_timer = parking.due_ms != 0;
     size_t noted_max = 192 + target->topic->name_size + send->unique_key.size;
     size_t text_max = 32 + target->topic->name_size + kernel->waiting.broker.size + send->unique_key.size, handle_max = text_max * 4 / 3 + 4;

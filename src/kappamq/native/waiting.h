@@ -1,4 +1,4 @@
-/* Messages that are not for consumers yet: halves of transactions, and what is delivered later. waiting.c, halves.c. */
+/* Messages that consumers must not see yet: half messages, and messages with a delivery time. waiting.c, halves.c. */
 #ifndef KAPPAMQ_WAITING_H
 #define KAPPAMQ_WAITING_H
 
@@ -9,27 +9,27 @@ struct plain;
 struct queue;
 struct topic;
 
-/* What the properties of a send wish for. */
+/* What a send waits for, according to its properties. */
 enum { WAITS_NOT, WAITS_FOR_DECISION, WAITS_LEVEL, WAITS_SECONDS, WAITS_MS, WAITS_UNTIL };
 struct wish {
     int kind;
-    struct span value, group; /* of the property that says so; PGROUP, empty if there is none */
+    struct span value, group; /* of the property that says so; PGROUP, empty if missing */
 };
 
-/* The end of a transaction, as its producer asks for it. */
+/* The end of a transaction, as its producer requests it. */
 struct plain_end {
     struct span group, message_id, transaction_id;
     int64_t queue_offset, log_offset;
     int32_t decision; /* SYS_COMMIT or SYS_ROLLBACK */
 };
 
-/* An open half that lies where its producer has put it. */
+/* An open half whose record is the one that its producer sent, not a later copy. */
 struct half {
     int64_t log_offset, queue_offset;
-    int32_t size; /* 0: no half is here */
+    int32_t size; /* 0: an empty slot */
 };
 
-/* What Python has to hear of. */
+/* What Python must be told. */
 enum { NOTE_OPENED, NOTE_ENDED };
 struct note {
     int kind;
@@ -41,7 +41,7 @@ struct note {
 struct waiting {
     /* settings */
     bool halves_allowed;
-    int64_t timer_ms_max; /* 0: there are no timers */
+    int64_t timer_ms_max; /* 0: timers are not supported */
     int64_t levels;
     struct bytes broker; /* its name, for recall handles */
 
@@ -55,16 +55,16 @@ struct waiting {
     uint64_t parked; /* bit 0: there are new timers; bit n: new messages of delay level n */
 };
 
-/* What sends may wait for without asking Python; halves opened so far are Python's. 0 or NO_MEMORY. */
+/* What sends may wait for without Python; halves opened so far are left to Python. 0 or NO_MEMORY. */
 int waiting_allow(struct waiting *waiting, bool halves, int64_t timer_ms_max, int64_t levels, struct span broker);
 void waiting_free(struct waiting *waiting);
 
-/* These two are verdicts of a frame. */
+/* These two return verdicts of a frame. */
 int waiting_send(struct kernel *kernel, const struct plain *plain, const struct queue *target, bool binary, struct span body,
                  struct span born, int64_t now_ms);
 int plain_end(struct kernel *kernel, const struct plain *plain, bool binary, int64_t now_ms);
 
-/* Halves. A reserved one can be put without memory; once there are HALVES_MAX, more are Python's. */
+/* Halves. After halves_reserve, halves_put needs no memory; beyond HALVES_MAX, halves are left to Python. */
 int halves_reserve(struct waiting *waiting);
 void halves_put(struct waiting *waiting, struct half half);
 const struct half *halves_find(const struct waiting *waiting, int64_t log_offset);

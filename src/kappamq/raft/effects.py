@@ -1,4 +1,4 @@
-"""What a node wants done. The package's docstring says in which order, and what the driver owes afterwards."""
+"""The effects a node asks for. The package's docstring says how to carry them out, in which order, and what to call afterwards."""
 
 from __future__ import annotations
 
@@ -17,36 +17,36 @@ class Role(StrEnum):
 
 
 class Ballot(NamedTuple):
-    """What a node has promised: it is in `term`, and in it has voted for nobody but `voted_for`."""
+    """What a node has promised: it is in `term`, and has voted for nobody but `voted_for` in that term."""
 
     term: int
     voted_for: MemberId | None
 
 
 class Persist(NamedTuple):
-    """Make the ballot durable. Nothing behind it may be done before, and the node may be told nothing meanwhile."""
+    """Make the ballot durable. Carry out no later effect before that, and call no method of the node meanwhile."""
 
     ballot: Ballot
 
 
 class Send(NamedTuple):
-    """Give the message to its target if there is a connection; else drop it."""
+    """Send the message to its target if it is connected; otherwise drop it."""
 
     message: Message
 
 
 class Replicate(NamedTuple):
-    """Send what of `append` fits into `wanted`, and the bytes it names: up to the end of the last whole group of records that ends at
-    `wanted` or before, or of the first one if that is longer (`Append.ending`). Then call `sent`, also much later.
+    """Send the part of `append` below `wanted`, with its bytes: up to the end of the last whole group of records that ends at or
+    before `wanted`, or of the first group if that is longer (`Append.ending`). Then call `sent`, which may be much later.
 
-    `append` goes up to the end of the log as it is now, with all term records: whichever end is chosen, none of them is missing."""
+    `append` extends to the present end of the log and has all its term records, so none is missing whichever end is chosen."""
 
     append: Append
     wanted: int
 
 
 class Write(NamedTuple):
-    """Write the bytes of the `Append` that has just been handed in at the log's end, which is `start`. Then flush, call `flushed`."""
+    """Write the bytes of the `Append` that is being handled at the log's end, which is `start`. Then flush and call `flushed`."""
 
     start: int
     end: int
@@ -61,20 +61,20 @@ class AppendRecord(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """Shorten the log to `offset`, durably; from now on flushes are of `generation`. Then call `cut_done`."""
+    """Truncate the log to `offset`, durably; flushes from now on belong to `generation`. Then call `cut_done`."""
 
     offset: int
     generation: int
 
 
 class Confirmed(NamedTuple):
-    """No failure of a minority can take back what lies below `offset`: it may be answered, shown and dispatched."""
+    """The failure of a minority cannot lose the bytes below `offset`: they may be acknowledged, shown and dispatched."""
 
     offset: int
 
 
 class RoleChanged(NamedTuple):
-    """`leader`: whom to send clients to, if anybody."""
+    """`leader`: where to redirect clients, if a leader is known."""
 
     role: Role
     term: int
@@ -82,7 +82,7 @@ class RoleChanged(NamedTuple):
 
 
 class LeaderReady(NamedTuple):
-    """The term record is confirmed, and with it everything before it: what writes may be served."""
+    """The term record and everything before it are confirmed: the leader may accept writes."""
 
     term: int
 
@@ -94,7 +94,7 @@ class HoldAppends(NamedTuple):
 
 
 class Seed(NamedTuple):
-    """`member` needs bytes that are deleted here: it must be given snapshots, and a log that begins at our minimum."""
+    """`member` needs bytes that are deleted here: it must get snapshots and a log that begins where ours does."""
 
     member: MemberId
 

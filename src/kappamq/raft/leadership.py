@@ -1,9 +1,9 @@
-"""What exists while a node leads: its peers, the streams to them, what is confirmed, changes of members and transfer.
+"""State that exists only while a node leads: peers and their streams, the confirmed offset, membership changes, leadership transfer.
 
-- **Confirmed** is the largest offset that a majority of the voters has on disk, our own disk being one of them, if it lies behind the
-  beginning of our own term record. Bytes of earlier terms are confirmed by that and never by counting: another log could still win.
-- A report counts for the stream in which it was made, and up to what was sent there.
-- Members change by a term record, one step at a time: never before the record of our own term is confirmed, nor before the last change is.
+- **Confirmed** is the largest offset that a majority of the voters, including our own disk, has on disk, if it lies behind the
+  beginning of our own term record. Bytes of earlier terms are confirmed along with it, never by counting: another log could still win.
+- A report counts only for the stream in which it was made, and only up to what was sent in that stream.
+- Members change one at a time, by a term record, and only once our own term record and the previous change are confirmed.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from kappamq.raft.progress import Progress
 from kappamq.raft.quorum import held_by_majority, is_majority
 from kappamq.raft.settings import RaftSettings
 
-_MAKE_WAY_AGAIN: Final = 5  # elections: senders are held back meanwhile, so not all the time
+_MAKE_WAY_AGAIN: Final = 5  # in election timeouts: appends are held during a transfer, so not all the time
 _TERM_RECORDS_MAX: Final = (
     64  # in one message: its head may only be so long, and an election costs no more than a record
 )
-_DOUBLED_MAX: Final = 4  # so often that is doubled where all have ignored us: a minute and a half
+_DOUBLED_MAX: Final = 4  # how often the pause is doubled if every member has ignored us: to a minute and a half
 
 
 class Refused(Exception):
-    """What an operator wants of the group cannot be done now; the text says why, and what would help."""
+    """An operator's request cannot be carried out now; the text says why, and what would help."""
 
 
 class Leadership:
-    """One term of one leader. Made when it is elected, dropped when it steps down."""
+    """One term of one leader. Created when the leader is elected, dropped when it steps down."""
 
     def __init__(
         self, me: MemberId, term: int, log: Log, settings: RaftSettings, emit: Callable[[Effect], None], now: float
@@ -40,13 +40,13 @@ class Leadership:
         self.ready = False
         self.peers: dict[MemberId, Progress] = {}
         self._log, self._settings, self._emit = log, settings, emit
-        self._begin: int | None = None  # of our term record, once it is appended
-        self._changing = True  # a term record was ordered
+        self._begin: int | None = None  # start of our term record, once it is appended
+        self._changing = True  # a term record was ordered and is not appended yet
         self._next_beat = now
         self._successor: MemberId | None = None
         self._transfer_until = 0.0
         self._make_way_at = 0.0
-        self._ignored: dict[MemberId, int] = {}  # so many times a member was to lead, and did not take it
+        self._ignored: dict[MemberId, int] = {}  # how often a member was asked to take over and did not
         self._meet_members(now)
         emit(AppendRecord(term, self.members))
 
@@ -61,7 +61,7 @@ class Leadership:
     # Time
 
     def tick(self, now: float) -> bool:
-        """Whether a majority still answers. If not, the caller ends this leadership."""
+        """Return whether a majority still answers. If not, the caller ends this leadership."""
         answering = {voter for voter in self.members.voters if self._answers(voter, now)}
         if not is_majority(answering, self.members.voters):
             return False
@@ -75,7 +75,7 @@ class Leadership:
         return True
 
     def was_late(self, gap: float) -> None:
-        """Nobody could be heard for `gap` milliseconds because we did not listen."""
+        """This process paused for `gap` milliseconds: silence during that time says nothing about the peers."""
         for peer in self.peers.values():
             peer.heard += gap
         self._transfer_until += gap
@@ -102,7 +102,7 @@ class Leadership:
         self.grown()
 
     def grown(self) -> None:
-        """The log has more bytes to send."""
+        """Send what was added to the log."""
         for peer in self.peers.values():
             self._replicate(peer)
 
@@ -115,7 +115,7 @@ class Leadership:
     def _confirm(self, offset: int) -> None:
         if offset <= self._log.confirmed or not self._is_of_our_term(offset):
             return
-        # A majority may have on disk what we have only written; the log has all of it.
+        # A majority may have on disk what we have only written; our log contains all of it.
         self._log.confirm(offset)
         self._emit(Confirmed(offset))
         if not self.ready:
@@ -123,7 +123,7 @@ class Leadership:
             self._emit(LeaderReady(self.term))
 
     def _is_of_our_term(self, offset: int) -> bool:
-        # Offsets that are counted are ends of whole records: behind its beginning means behind its end.
+        # Counted offsets are ends of whole records: an offset behind the record's beginning is at or behind its end.
         return self._begin is not None and offset > self._begin
 
     # Streams
@@ -165,7 +165,7 @@ class Leadership:
             peer.end_stream()
 
     def trimmed(self) -> None:
-        """The log begins later: a follower that needs deleted bytes gets no stream any more, and is asked for its position."""
+        """The log begins later: end the stream of a follower that needs deleted bytes, and ask for its position."""
         for peer in self.peers.values():
             if peer.streaming and peer.sent < self._log.terms.base.start:
                 peer.end_stream()
@@ -176,7 +176,7 @@ class Leadership:
         self._hand_over()
 
     def _replicate(self, peer: Progress) -> None:
-        """Order the next piece for a peer, if it may get one. One piece is read at a time, several may be under way."""
+        """Order the next piece for a peer if it may get one. Only one piece is read at a time; several may be in flight."""
         log, settings = self._log, self._settings
         if not peer.streaming or peer.reading or peer.sent >= log.end:
             return
@@ -206,14 +206,14 @@ class Leadership:
     # Members
 
     def on_join(self, join: Join) -> None:
-        """Somebody stands in the place of a member, under a later incarnation: the old one is gone, and it begins as a learner."""
+        """A member came back under a later incarnation: its old one is gone, and the new one begins as a learner."""
         old = self.members.named(join.source.name)
         if old is None or old == self.me or old.incarnation >= join.source.incarnation or not self._may_change():
             return
         self._change(self.members.without(old).with_learner(join.source))
 
     def add(self, member: MemberId) -> None:
-        """As a learner; it becomes a voter by itself when it has caught up."""
+        """Add a learner; it becomes a voter automatically when it has caught up."""
         self._demand_change()
         if (other := self.members.named(member.name)) is not None:
             raise Refused(f"{member.name} is a member already ({other}): remove it first")
@@ -258,7 +258,7 @@ class Leadership:
                 return
 
     def _meet_members(self, now: float) -> None:
-        """A change counts from its record on, confirmed or not."""
+        """A membership change takes effect when its record is appended, confirmed or not."""
         others = self.members.all - {self.me}
         self.peers = {
             member: self.peers.get(member) or Progress(member, now)
@@ -284,8 +284,8 @@ class Leadership:
         self._hand_over()
 
     def make_way(self, now: float) -> None:
-        """We are not fit to lead: let the one lead that answers, has ignored us least, and has most of the log. Tried again until one does,
-        and more and more seldom: those that ignore us may be no fitter than we are."""
+        """We are not fit to lead: transfer to the voter that answers, has ignored us least often, and has most of the log. Retry until one
+        takes over, with growing pauses: voters that ignore us may be no fitter than we are."""
         if not self.ready or self._successor is not None or now < self._make_way_at:
             return
         others = [

@@ -8,14 +8,14 @@ from kappamq.raft.terms import TermRecord, Terms
 class Log:
     """`confirmed <= end`, `flushed <= end`, all at the ends of whole groups of records.
 
-    `generation` counts the cuts: what a flush that began before a cut has covered says nothing of the bytes that are there now."""
+    `generation` counts the cuts: a flush that began before a cut says nothing about the bytes that are there now."""
 
     __slots__ = ("confirmed", "cutting", "end", "flushed", "generation", "terms")
 
     def __init__(self, terms: Terms, end: int, confirmed: int) -> None:
-        """As found at a start. The driver has made durable what it found, so all of it counts as flushed.
+        """The log as found at a start. The driver has made it durable, so all of it counts as flushed.
 
-        `confirmed`: what is known to be; less than was once known is sound. Raises ValueError if the parts contradict each other."""
+        `confirmed`: the offset known to be confirmed; lower than before is safe. Raises ValueError if the arguments are inconsistent."""
         if not terms.base.start <= confirmed <= end:
             raise ValueError(f"the log begins at {terms.base.start} and ends at {end}, but confirmed is {confirmed}")
         if terms.records and terms.last.start >= end:
@@ -41,7 +41,7 @@ class Log:
         self.appended(end)
 
     def was_flushed(self, offset: int, generation: int) -> bool:
-        """Whether that is news."""
+        """Record a flush; return whether it made more bytes durable."""
         if generation != self.generation or offset <= self.flushed:
             return False
         assert offset <= self.end, f"the log ends at {self.end} and cannot be flushed up to {offset}"

@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 
 class MemberId(NamedTuple):
-    """One life of one member. `name` is its place in the group, `incarnation` its disk.
+    """One incarnation of one member. `name` is its place in the group, `incarnation` identifies its disk.
 
-    A member that has lost its vote or its log, or whose log was written to by another broker, comes back under the same name with a larger
-        incarnation. For the group that is a stranger: no promise of the old one binds it, so no vote and no report of it may count.
+    A member that has lost its vote or its log, or whose log another broker has written to, comes back under the same name with a larger
+    incarnation. The group treats it as a stranger: promises of the old one do not bind it, so its votes and reports must not count.
     """
 
     name: str
@@ -23,8 +23,8 @@ NOBODY: frozenset[MemberId] = frozenset()
 
 
 class Members(NamedTuple):
-    """The members as one term record names them. Two lists that follow each other differ in one voter at most: only then do any
-    majority of the old and any majority of the new one share a member, and only then may a list count as soon as it is written."""
+    """The members as named by one term record. Consecutive lists differ in at most one voter: only then does any majority of the old list
+    share a member with any majority of the new one, and only then may a list take effect as soon as it is written."""
 
     voters: frozenset[MemberId] = NOBODY
     learners: frozenset[MemberId] = NOBODY

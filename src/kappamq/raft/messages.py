@@ -1,7 +1,7 @@
-"""What members say to each other. Plain values: the framing, and the bytes behind an `Append`, are the driver's.
+"""The messages between members. Plain values: framing, and the bytes that follow an `Append`, are the driver's task.
 
-Each is from one member to one member, incarnations included, and names the sender's term; a node drops what is meant for another
-incarnation of itself. The network may lose, repeat, delay and reorder all of them.
+A message goes from one member to one other, with their incarnations, and names the sender's term; a node drops a message for another
+incarnation of itself. The network may lose, duplicate, delay and reorder all of them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from kappamq.raft.terms import TermRecord
 
 
 class PreVote(NamedTuple):
-    """Would you vote for me in `term`, which is not mine yet? Asked first, so that a member that cannot win disturbs nobody."""
+    """Would you vote for me in `term`, which I have not entered yet? Asked first, so that a member that cannot win disturbs nobody."""
 
     source: MemberId
     target: MemberId
@@ -25,12 +25,12 @@ class PreVote(NamedTuple):
 class PreVoteAnswer(NamedTuple):
     source: MemberId
     target: MemberId
-    term: int  # granted: as asked; else the term of who refuses
+    term: int  # granted: the term asked about; refused: the term of the refusing member
     granted: bool
 
 
 class Vote(NamedTuple):
-    """Vote for me. `forced`: the leader itself wants it, so that it lives does not count."""
+    """Vote for me. `forced`: the leader itself asked for this election, so grant it although the leader is alive."""
 
     source: MemberId
     target: MemberId
@@ -48,7 +48,7 @@ class VoteAnswer(NamedTuple):
 
 
 class Beat(NamedTuple):
-    """I lead, and I have sent you everything up to `sent` in the stream `stream` (0: there is none, tell me your position)."""
+    """I lead, and I have sent you everything up to `sent` in the stream `stream` (0: there is no stream, tell me your position)."""
 
     source: MemberId
     target: MemberId
@@ -59,8 +59,8 @@ class Beat(NamedTuple):
 
 
 class Position(NamedTuple):
-    """My log ends at `end`, after bytes of `last_term`. Begin a stream there, or tell me where we part. `stream`: the last one that I
-    have heard of."""
+    """My log ends at `end`, after bytes of `last_term`. Begin a stream there, or tell me where our logs diverge. `stream`: the last one
+    that I know of."""
 
     source: MemberId
     target: MemberId
@@ -72,8 +72,8 @@ class Position(NamedTuple):
 
 
 class Diverged(NamedTuple):
-    """The answer to a position (`last_term`, `end`) that my log does not contain: of the terms up to yours I have `point_term` as the
-    last one, and it ends at `point_end`."""
+    """The answer to a position (`last_term`, `end`) that my log does not contain: `point_term` is the last term up to yours in my log,
+    and it ends at `point_end`."""
 
     source: MemberId
     target: MemberId
@@ -85,10 +85,10 @@ class Diverged(NamedTuple):
 
 
 class Append(NamedTuple):
-    """The bytes [start, end) of my log come behind this; the byte before them is of `before_term`, and `records` begin in them.
+    """The bytes [start, end) of my log follow; the byte before them is of `before_term`, and `records` are the term records in them.
 
-    With start == end there are none: it only says that our logs agree up to here. The sender may end it earlier (`ending`), and
-    never later: of what lies behind its end it knows no term records."""
+    If start == end there are no bytes: it only says that our logs agree up to here. The sender may end it earlier (`ending`), but
+    never later: it does not contain the term records behind its end."""
 
     source: MemberId
     target: MemberId
@@ -101,7 +101,7 @@ class Append(NamedTuple):
     confirmed: int
 
     def ending(self, end: int) -> Append:
-        """The same with an earlier end."""
+        """Return the same message with an earlier end."""
         assert self.start <= end <= self.end, f"[{self.start}, {self.end}) cannot end at {end}"
         if end == self.end:
             return self
@@ -109,8 +109,8 @@ class Append(NamedTuple):
 
 
 class Report(NamedTuple):
-    """My log ends at `written` and is on disk up to `flushed`. `stream`: the one whose bytes I have taken last (0: none, it counts for
-    nothing but a sign of life). With a term above yours: you are no leader any more."""
+    """My log ends at `written` and is on disk up to `flushed`. `stream`: the one whose bytes I took last (0: none, the report is only
+    a sign of life). With a term above yours it says that you no longer lead."""
 
     source: MemberId
     target: MemberId
@@ -121,7 +121,7 @@ class Report(NamedTuple):
 
 
 class TimeoutNow(NamedTuple):
-    """You have all that I have: stand for election now, I want you to lead."""
+    """You have everything that I have: stand for election now, I want you to lead."""
 
     source: MemberId
     target: MemberId
@@ -129,7 +129,7 @@ class TimeoutNow(NamedTuple):
 
 
 class Join(NamedTuple):
-    """You speak to one that is gone; in its place there is me, who may not vote. Take me as a learner. Its term is 0: none."""
+    """The member you wrote to is gone; I have replaced it and may not vote. Add me as a learner. The term is 0: none."""
 
     source: MemberId
     target: MemberId

@@ -1,20 +1,20 @@
 """One member of a group: message in, time in, effects out.
 
-The idea, above the code. A log of bytes is the same everywhere up to `confirmed`, because
+The idea. The log is the same on all members up to `confirmed`, because
 
-1. a term has one leader: a voter promises one vote a term, durably, before it says so (`Ballot`, `Persist`);
-2. only its leader writes in a term, and it only appends; so the term before an offset tells all bytes before it (`terms.py`);
-3. what is confirmed lies on the disks of a majority, and a voter refuses who has less than itself: so each later leader has it;
-4. a leader counts only what its own term has written, and the rest with it (`leadership.py`);
-5. nobody cuts below what it knows to be confirmed.
+1. a term has one leader: a voter votes once a term, and its vote is durable before it is sent (`Ballot`, `Persist`);
+2. only the leader of a term writes in it, and it only appends; so the term before an offset determines all bytes before it (`terms.py`);
+3. confirmed bytes are on the disks of a majority, and a voter refuses a candidate whose log is behind: so every later leader has them;
+4. a leader counts only what was written in its own term; that confirms everything before it (`leadership.py`);
+5. no member cuts below what it knows to be confirmed.
 
-Nothing is taken for more than it shows. A flush that began before a cut, a report of another term or stream, a message to an earlier
-incarnation: each is recognized by its number and dropped. That a message is lost costs a beat: every beat says how much was sent, and
-who has less says where it stands.
+Stale information is dropped. A flush that began before a cut, a report of another term or stream, a message to an earlier incarnation:
+each is recognized by its number. A lost message delays things by one beat: every beat says how much was sent, and a follower that has
+less sends its position.
 
-Elections are rare and disturb nobody who is well: a member asks first whether it would win (`PreVote`), and is refused by all who hear
-a leader; a leader that hears no majority steps down; a node that was not running for a while starts its timer anew instead of blaming
-the others. A lost connection to the leader is reason enough to ask at once.
+Elections do not disturb a healthy group: a member asks first whether it would win (`PreVote`), and every member that hears a leader
+refuses; a leader that does not hear from a majority steps down; a node that was paused restarts its timer instead of blaming the others.
+A follower that loses its connection to the leader asks at once.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ NEVER = float("-inf")
 
 
 class Node:
-    """Each public method that takes an event returns the effects of it, in the order in which they are to be done.
+    """Each public method that takes an event returns its effects, in the order in which they must be carried out.
 
-    `now`: liveness time in milliseconds, never going back. `dice`: a number in [0, 1). `tick` wants to be called every 50 ms or so.
+    `now`: liveness time in milliseconds, which never goes back. `dice`: returns a number in [0, 1). Call `tick` every 50 ms or so.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Node:
         dice: Callable[[], float],
         settings: RaftSettings | None = None,
     ) -> None:
-        """Raises ValueError if the log is of a later term than the ballot: then the ballot was lost, and this is a new incarnation."""
+        """Raises ValueError if the log is of a later term than the ballot: then the ballot was lost, and a new incarnation is needed."""
         if log.terms.last.term > ballot.term:
             raise ValueError(
                 f"the log has bytes of term {log.terms.last.term}, but the ballot says {ballot.term}: the ballot is not this log's"
@@ -76,14 +76,14 @@ class Node:
         self._fit = True
         self._dice = dice
         self._effects: list[Effect] = []
-        self._unsaved = False  # the ballot has changed
+        self._unsaved = False  # the ballot has changed since the last `Persist`
         self._now = now
-        self._heard = NEVER  # the leader
+        self._heard = NEVER  # when the leader was last heard
         self._deadline = 0.0
         self._wait(now)
         self._yes: set[MemberId] = set()
         self._asking = False  # a pre-vote is under way
-        self._stream = 0  # of the leader, the one whose bytes are taken
+        self._stream = 0  # the leader's stream that we accept; 0: none
         self._asked = 0  # the last stream for which a position was sent
         self._leaders_confirmed = 0
 
@@ -122,7 +122,7 @@ class Node:
         return self._taken()
 
     def contradiction(self, message: Message) -> str | None:
-        """Why no leader can send that to us; None if one may. For the driver, which may drop the sender before we believe it."""
+        """Return why no leader can send us this message, or None if one can. The driver may drop the sender before the node acts on it."""
         is_of_our_term = message.term == self.term and message.target == self.me
         if isinstance(message, FROM_LEADER) and is_of_our_term and self.leader not in (None, message.source):
             return f"{self.leader} leads term {self.term}"
@@ -133,34 +133,34 @@ class Node:
         return None
 
     def connection_lost(self, member: MemberId, now: float) -> list[Effect]:
-        """The connection to a member is closed, and a moment ago it was not."""
+        """The connection to a member was closed just now."""
         self._clock(now)
         if self.leadership is not None:
             self.leadership.disconnected(member)
         elif member == self.leader:
             self._heard = NEVER
-            # Not all at the same moment: they would vote for themselves.
+            # A random delay: members that stand at the same moment would all vote for themselves.
             self._deadline = min(self._deadline, now + self._dice() * self.settings.beat_ms)
         return self._taken()
 
     # Events: our own log
 
     def appended(self, end: int) -> list[Effect]:
-        """The leader has appended bytes that no effect asked for, and the log ends at `end` now."""
+        """The leader has appended bytes that no effect asked for, and the log now ends at `end`."""
         assert self.leadership is not None, f"{self.me} appended up to {end}, but does not lead"
         self.log.appended(end)
         self.leadership.grown()
         return self._taken()
 
     def record_appended(self, start: int, end: int, members: Members, now: float) -> list[Effect]:
-        """The term record that `AppendRecord` ordered ends at `end`. `start`: where the log ended; what lies before the record is ours."""
+        """The term record that `AppendRecord` ordered ends at `end`. `start`: where the log ended; bytes before the record are ours."""
         assert self.leadership is not None, f"{self.me} appended a term record at {start}, but does not lead"
         self.log.record_appended(TermRecord(start, self.term, members), end)
         self.leadership.record_appended(start, now)
         return self._taken()
 
     def flushed(self, offset: int, generation: int) -> list[Effect]:
-        """An fdatasync that began when the log ended at `offset`, in `generation`, has come back."""
+        """An fdatasync of this `generation` that began when the log ended at `offset` has finished."""
         if self.log.was_flushed(offset, generation):
             if self.leadership is not None:
                 self.leadership.count()
@@ -193,20 +193,20 @@ class Node:
             self.leadership.trimmed()
         return self._taken()
 
-    # Events: an operator's wishes. They raise Refused.
+    # Events: an operator's requests. They raise Refused.
 
     def transfer(self, member: MemberId, now: float) -> list[Effect]:
-        """Have `member` lead. Tried for as long as an election may take; then this node goes on."""
+        """Transfer the leadership to `member`. The attempt ends after the longest election timeout; then this node goes on leading."""
         self._clock(now)
         self._leading().transfer(member, now)
         return self._taken()
 
     def may_lead(self, fit: bool) -> None:
-        """Whether the driver thinks this node fit to lead. One that is not does not stand, and hands over when it leads; it votes."""
+        """`fit`: whether this node should lead. An unfit node does not stand for election and hands over if it leads, but it votes."""
         self._fit = fit or len(self.members.voters) == 1
 
     def add(self, member: MemberId) -> list[Effect]:
-        """Add a member: a learner first, and a voter when it has caught up."""
+        """Add a member, first as a learner; it becomes a voter when it has caught up."""
         self._leading().add(member)
         return self._taken()
 
@@ -226,7 +226,7 @@ class Node:
     # Effects
 
     def _emit(self, effect: Effect) -> None:
-        # The ballot before whatever may speak of it.
+        # The ballot must be saved before any effect that may reveal it.
         self._save()
         self._effects.append(effect)
 
@@ -266,25 +266,25 @@ class Node:
         )
 
     def _is_of_this_term(self, message: Message) -> bool:
-        """Bring ourselves to the message's term, or answer a message of an earlier one. Whether it is to be handled."""
+        """Enter the message's term, or answer a message of an earlier one. Return whether to handle the message."""
         if message.term == self.term:
             return True
         if isinstance(message, PreVote) or (isinstance(message, PreVoteAnswer) and message.granted):
-            return True  # a term that nobody is in yet
+            return True  # it names a term that its sender has not entered
         if message.term > self.term:
             if isinstance(message, Vote) and not message.forced and self._hears_leader(self._now):
                 return False
             self._enter(message.term)
             return True
         if isinstance(message, FROM_LEADER):
-            # It has been deposed without noticing. Silence would leave it beating for ever, and us without a leader.
+            # A leader that was deposed without noticing. If we stay silent it sends beats for ever, and we stay without a leader.
             self._send(Report(self.me, message.source, self.term, 0, 0, 0))
         elif isinstance(message, Vote):
             self._send(VoteAnswer(self.me, message.source, self.term, False))
         return False
 
     def _enter(self, term: int) -> None:
-        # In this order: whoever has led must stop appending before it waits for its disk.
+        # In this order: a former leader must stop appending before it waits for its disk.
         self._become_follower(None)
         self.ballot = Ballot(term, None)
         self._unsaved = True
@@ -326,7 +326,7 @@ class Node:
     # Elections
 
     def _stand(self, now: float) -> None:
-        """Ask whether we would win."""
+        """Ask the other voters whether we would win an election."""
         if not self._may_stand():
             return
         if self.role is not Role.FOLLOWER or self.leader is not None:
@@ -394,7 +394,7 @@ class Node:
         self._send(VoteAnswer(self.me, ask.source, self.term, granted))
 
     def _has_our_log(self, ask: PreVote | Vote) -> bool:
-        """The term of a log is that of its last byte, and never the term its owner has reached since."""
+        """Whether its log is at least as new as ours. The term of a log is that of its last byte, not the one its owner has reached."""
         return (ask.last_term, ask.end) >= (self.log.last_term, self.log.end)
 
     # Following
@@ -413,7 +413,7 @@ class Node:
             if self._may_stand():
                 self._campaign(now, forced=True)
         elif self.log.cutting:
-            # Where the log ends is not settled; that we live is.
+            # The end of our log is not settled, but report that we are alive.
             self._send(Report(self.me, message.source, self.term, 0, self.log.end, 0))
         elif isinstance(message, Beat):
             self._on_beat(message)
@@ -424,7 +424,7 @@ class Node:
 
     def _on_beat(self, beat: Beat) -> None:
         if 0 < beat.stream < self._stream:
-            return  # of an earlier stream, late
+            return  # late, from an earlier stream
         if beat.stream == 0 or beat.stream != self._stream or self.log.end < beat.sent:
             self._asked = max(self._asked, beat.stream)
             self._tell_position(beat.source)
@@ -435,7 +435,7 @@ class Node:
     def _on_append(self, append: Append) -> None:
         log = self.log
         if append.stream < self._stream:
-            return  # of an earlier stream, late
+            return  # late, from an earlier stream
         if append.start == log.end and append.before_term == log.last_term:
             if not log.terms.may_follow(append.records, append.start, append.end, append.term):
                 return
@@ -447,12 +447,12 @@ class Node:
                 self._emit(Write(append.start, append.end, append.records))
             self._learn_confirmed(append.confirmed)
         elif append.stream > self._asked and not (append.stream == self._stream and append.end <= log.end):
-            # Something before it is missing. Once per stream: what follows it will not fit, either.
+            # Bytes before this are missing. Ask once per stream: its later pieces will not fit, either.
             self._asked = append.stream
             self._tell_position(append.source)
 
     def _on_diverged(self, answer: Diverged) -> None:
-        # What belongs to a stream is the leader's already, and an answer to an earlier position says nothing of this one.
+        # In a stream our log agrees with the leader's, and an answer to an earlier position says nothing about this one.
         if self._stream or not self._is_of_our_position(answer):
             return
         offset = self._parting(answer)
@@ -463,7 +463,7 @@ class Node:
         return (answer.last_term, answer.end) == (self.log.last_term, self.log.end)
 
     def _parting(self, answer: Diverged) -> int:
-        """Up to where our log is the leader's, too."""
+        """The offset up to which our log and the leader's are the same."""
         term, end = self.log.terms.end_of(answer.point_term, self.log.end)
         return min(end, answer.point_end) if term == answer.point_term else end
 
@@ -475,7 +475,7 @@ class Node:
         self._send(Report(self.me, leader, self.term, self._stream, self.log.end, self.log.flushed))
 
     def _learn_confirmed(self, leaders: int = 0) -> None:
-        """What the leader has confirmed is confirmed here as far as it is on our disk: so a restart never finds less."""
+        """Bytes that the leader has confirmed are confirmed here once they are on our disk, so a restart never finds fewer."""
         self._leaders_confirmed = max(self._leaders_confirmed, leaders)
         offset = min(self._leaders_confirmed, self.log.flushed)
         if self._stream and offset > self.log.confirmed:

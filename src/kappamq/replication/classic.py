@@ -1,9 +1,9 @@
-"""The stream between a master and a slave as Apache RocketMQ has spoken it since its beginnings; only for its brokers.
+"""The replication stream between a master and a slave as Apache RocketMQ has always spoken it; used only with its brokers.
 
-There is no greeting. A slave sends its log's end, as eight bytes, at first, whenever it has stored something, and every five seconds. The
-master sends pieces of the log, each behind its offset and size; a size of 0 is a beat. So nobody can tell who speaks, whether the
-logs belong together, or where a report was damaged: what can be checked is that offsets follow each other, and that nobody reports
-what was not sent.
+There is no greeting. A slave sends its log's end, as eight bytes, first and then whenever it has stored something and every five seconds.
+The master sends pieces of the log, each preceded by its offset and size; size 0 is a beat. The peer's identity, whether the logs belong
+together, and damage to a report cannot be checked; what can be checked is that offsets are consecutive and that a slave does not report
+more than it was sent.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ PIECE_BYTES_MAX: Final = 32 << 10
 BEAT_S: Final = 5.0
 SILENCE_S: Final = 20.0
 FROM_THE_FIRST_BYTE_ON: Final = 1
-"""A master takes the report 0 for "your last file will do". It sends the rest to a slave that reports this offset."""
+"""For a master the report 0 means "your last file will do". It sends the whole log to a slave that reports this offset."""
 FIRST_BYTE: Final = b"\0"
-"""What a log begins with: the high byte of the first record's length."""
+"""The first byte of a log: the high byte of the first record's length."""
 
 
 class Reports:
-    """Bytes of a slave in, the newest report out. Reports have no frame: they count by their place, eight bytes each."""
+    """Takes bytes from a slave, returns the newest report. Reports have no frame: they are found by position, eight bytes each."""
 
     def __init__(self) -> None:
         self._rest = b""
 
     def feed(self, data: bytes) -> int | None:
-        """The last report that is complete, if there is one. Raises BadStream."""
+        """Return the last complete report, if there is one. Raises BadStream."""
         whole = self._rest + data
         end = len(whole) - len(whole) % REPORT.size
         self._rest = whole[end:]
@@ -45,7 +45,7 @@ class Reports:
 
 
 def begin_at(reported: int, log_min: int, last_file: int, end: int) -> int:
-    """Where the stream to a slave begins that has reported this first. Raises BadStream if there is no such place."""
+    """Where the stream begins for a slave whose first report this is. Raises BadStream if there is no such offset."""
     if not reported:
         return last_file
     if not log_min <= reported <= end:
@@ -61,7 +61,7 @@ def begin_at(reported: int, log_min: int, last_file: int, end: int) -> int:
 
 
 def pieces(offset: int, data: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """Bytes of one log file as a slave wants them: (head, piece) again and again."""
+    """Split bytes of one log file into what a slave expects: yields (head, piece)."""
     for at in range(0, len(data), PIECE_BYTES_MAX):
         piece = data[at : at + PIECE_BYTES_MAX]
         yield HEAD.pack(offset + at, len(piece)), piece
@@ -72,15 +72,15 @@ def beat(offset: int) -> bytes:
 
 
 class Pieces:
-    """Bytes of a master in, pieces of its log out, as far as they have come: nothing is kept but a part of a head."""
+    """Takes bytes from a master, yields pieces of its log as they arrive: only a partial head is buffered."""
 
     def __init__(self) -> None:
         self._head = b""
-        self._offset = 0  # where the bytes come from that are still missing of the piece
+        self._offset = 0  # log offset of the next missing byte of the piece
         self._missing = 0
 
     def feed(self, data: bytes) -> Iterator[tuple[int, memoryview]]:
-        """Each (offset, bytes); no bytes: a beat. Raises BadStream."""
+        """Yield (offset, bytes); empty bytes are a beat. Raises BadStream."""
         at = 0
         while at < len(data):
             if self._missing:

@@ -1,4 +1,4 @@
-"""What one follower was sent and has reported. The leader has one for each connection; it ends with it."""
+"""What one follower was sent and has reported. The leader has one feed per connection; it ends with the connection."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ class Feed:
     """Offsets of one connection: reported flushed <= reported written <= reported received <= sent."""
 
     def __init__(self, start: int, window_bytes: int, generation: int = 0, *, flushed: int = 0) -> None:
-        """The follower holds the log up to `start`; what lies behind is to be sent, at most `window_bytes` ahead of its reports.
+        """The follower holds the log up to `start`; it is sent the bytes behind that, at most `window_bytes` ahead of its reports.
 
-        Holding it does not mean that it is on its disk: of that only `flushed` is known before its first report."""
+        What it holds need not be on its disk: before its first report only `flushed` is known to be."""
         self.sent_from = start
         self.sent = start
         self.written = start
@@ -22,18 +22,18 @@ class Feed:
 
     @property
     def room(self) -> int:
-        """So many bytes may be sent now. What has arrived counts, stored or not: the window may end within a record."""
+        """How many bytes may be sent now. Received bytes count even if not stored yet: the window may end within a record."""
         return max(0, self._window_bytes - (self.sent - self.received))
 
     def took(self, size: int) -> None:
-        """So many bytes more were handed to the connection."""
+        """`size` more bytes were handed to the connection."""
         self.sent += size
 
     def reported(self, report: Report) -> bool:
-        """Take a report; whether it says something new. Raises BadStream for one that cannot be true: nobody holds what was not sent
-        on this connection, and nobody holds less than before without having cut its log."""
+        """Take a report; return whether it says something new. Raises BadStream for an impossible one: a follower cannot hold what was not
+        sent on this connection, nor less than before unless it has cut its log."""
         if report.generation != self.generation:
-            return False  # of a log that has been cut since
+            return False  # it is from before a cut of that log
         received = max(report.received, report.written)
         if received > self.sent:
             raise BadStream(f"it reports the log up to {received}, but was sent only up to {self.sent}")

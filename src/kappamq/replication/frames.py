@@ -1,10 +1,10 @@
-"""Messages between two of our brokers, on the port for copies.
+"""Frames between two of our brokers, on the port for copies.
 
-The first eight bytes from whoever connects tell who it is: a log offset (never negative) is the first report of an Apache slave; a
-negative number is one of ours, and says which version of this protocol it speaks. Behind it both sides send frames:
+The first eight bytes of a connection identify the peer: a log offset (never negative) is the first report of an Apache slave; a
+negative number is one of our brokers, and gives its version of this protocol. After that both sides send frames:
 
-    length  u32   of what follows it
-    crc     u32   CRC-32 of type and content; of a piece of the log, of its head alone, which has a checksum of the bytes behind it
+    length  u32   of the rest of the frame
+    crc     u32   CRC-32 of type and content; for a piece of the log of its head only, which has a checksum of the bytes that follow
     type    u8
     content
 
@@ -30,43 +30,43 @@ _LOG_HEAD: Final = struct.Struct(">qqqqqqI")
 _REPORT: Final = struct.Struct(">qqqqq")
 _REPORT_FRAME_BYTES: Final = _HEAD.size + _REPORT.size
 PIECE_BYTES_MAX: Final = 1 << 20
-"""So much of the log goes into one frame."""
+"""The most bytes of the log in one frame."""
 _FRAME_BYTES_MAX: Final = PIECE_BYTES_MAX + (64 << 20)
-"""A batch is sent as a whole, also one that is longer than a piece."""
+"""A batch is sent as a whole, even if it is longer than a piece."""
 _TEXT_BYTES_MAX: Final = 256 << 10  # of a greeting
 
 Checksum = Callable[[bytes | memoryview], int]
 
 
 class BadStream(KappaError):
-    """The other side sent something that this protocol does not have; the connection cannot go on."""
+    """The peer sent something that is not part of this protocol; the connection cannot go on."""
 
 
 class Kind(IntEnum):
     HELLO = 1  # follower: who I am, what I hold
     CHALLENGE = 2  # leader: show that you know the secret
     PROOF = 3  # follower: the answer to that
-    WELCOME = 4  # leader: you are right here, this comes next
-    REFUSED = 5  # leader: why not; the connection ends
-    LOG = 6  # leader: bytes of the log, and how far its marks are
-    REPORT = 7  # follower: so far I am
+    WELCOME = 4  # leader: accepted, and what comes next
+    REFUSED = 5  # leader: refused, with the reason; the connection ends
+    LOG = 6  # leader: bytes of the log, and its watermarks
+    REPORT = 7  # follower: how much of the log it has
     SNAPSHOT = 8  # leader: a part of a snapshot file
     MEMBER = 9  # a member of a Raft group, instead of HELLO
     RAFT = 10  # what members of a Raft group say to each other
     ASK = 11  # a follower that has not opened its store yet, instead of HELLO: can it go on with what it has?
-    SEED = 12  # leader of a Raft group: your log cannot be continued, start again and ask
-    FETCH = 13  # a copy whose log is damaged, instead of HELLO: give me these bytes of yours
-    BYTES = 14  # the answer to that: bytes of the log, and where they lie
+    SEED = 12  # leader of a Raft group: your log cannot be continued, restart and ASK
+    FETCH = 13  # a copy whose log is damaged, instead of HELLO: asks for these bytes of your log
+    BYTES = 14  # the answer to FETCH: bytes of the log, and their offset
 
 
-# One of each is made in every turn of a leader: tuples cost a third of what frozen dataclasses do.
+# Each turn of a leader creates one of each: a tuple costs a third of what a frozen dataclass does.
 class LogPiece(NamedTuple):
-    """Bytes of the log from `offset` on, perhaps none, and where the leader is."""
+    """Bytes of the log from `offset` on, possibly none, and the leader's watermarks."""
 
     term: int
     offset: int
     visible: int  # the leader shows its log up to here
-    confirmed: int  # nobody can take it back up to here
+    confirmed: int  # bytes below this cannot be lost
     log_min: int  # the leader's log begins here
     end: int  # of the leader's log
     data: bytes | memoryview = b""
@@ -98,14 +98,14 @@ class LogPiece(NamedTuple):
 
 
 class Report(NamedTuple):
-    """So far a follower has the log; `received` counts what waits for the end of its record or batch, too. `generation` counts how
-    often it has cut its log: a report from before does not count."""
+    """How much of the log a follower has; `received` includes bytes that wait for the end of their record or batch. `generation` counts how
+    often it has cut its log: a report from before a cut does not count."""
 
     term: int
     generation: int
     written: int
     flushed: int
-    received: int = 0  # less than `written`: as much as that
+    received: int = 0  # a value below `written` counts as `written`
 
     def encode(self) -> bytes:
         return _REPORT.pack(*self)
@@ -126,7 +126,7 @@ def frame(kind: Kind, content: bytes, checksum: Checksum) -> bytes:
 
 
 def log_frame(piece: LogPiece, checksum: Checksum) -> tuple[bytes, bytes | memoryview]:
-    """The frame of a piece of the log, in two parts, so that its bytes, which are many, are not copied."""
+    """The frame of a piece of the log, in two parts, so that the bytes of the log are not copied."""
     head = bytes((Kind.LOG,)) + piece.head(checksum)
     return _LENGTH_AND_CRC.pack(len(head) + len(piece.data) + 4, checksum(head)) + head, piece.data
 
@@ -140,7 +140,7 @@ def content_of(values: dict[str, Any]) -> bytes:
 
 
 def values_of(content: bytes) -> dict[str, Any]:
-    """The values of a greeting. Raises BadStream."""
+    """Parse the values of a greeting. Raises BadStream."""
     try:
         values = json.loads(content)
     except (ValueError, RecursionError) as error:
@@ -151,7 +151,7 @@ def values_of(content: bytes) -> dict[str, Any]:
 
 
 class Frames:
-    """Bytes in, frames out. What is not complete waits; nothing is buffered on the word of a length that is too large."""
+    """Bytes in, frames out. An incomplete frame is kept; a length above the limit is refused before anything is buffered for it."""
 
     def __init__(self, checksum: Checksum) -> None:
         self._checksum = checksum
@@ -159,16 +159,16 @@ class Frames:
         self._limit = _TEXT_BYTES_MAX
 
     def trust(self) -> None:
-        """The peer has proved its identity: from now on it may send more than greetings."""
+        """The peer has proved its identity: from now on its frames may be larger than greetings."""
         self._limit = _FRAME_BYTES_MAX
 
     @property
     def is_within(self) -> bool:
-        """A frame has begun whose end has not come yet."""
+        """Whether a frame has begun that is not complete yet."""
         return bool(self._buffer)
 
     def report(self, data: bytes) -> Report | None:
-        """The report that `data` consists of; None if it is anything else, which is for `feed` then. Raises BadStream."""
+        """Return the report if `data` is exactly one; None if it is anything else, then call `feed`. Raises BadStream."""
         if len(data) != _REPORT_FRAME_BYTES or data[8] != Kind.REPORT or self._buffer:
             return None
         length, crc = _LENGTH_AND_CRC.unpack_from(data)
@@ -178,7 +178,7 @@ class Frames:
         return Report.decode(body[1:])
 
     def feed(self, data: bytes | bytearray | memoryview) -> Iterator[tuple[Kind, bytes]]:
-        """Each frame that `data` completes. Raises BadStream."""
+        """Yield each frame that `data` completes. Raises BadStream."""
         buffer = self._buffer
         buffer += data
         at = 0

@@ -1,8 +1,8 @@
-"""What two brokers say of themselves before the log flows, and the reasons not to go on.
+"""What two brokers exchange before the log flows, and the reasons to refuse a peer.
 
-The follower begins (`Hello`); the leader looks at what it says and answers with `Welcome`, or with a `Refusal` that names both values,
-so that an operator who reads one log sees what is wrong. With a secret each side proves that it knows it, over the nonces of
-both, before the leader says anything of the log.
+The follower sends `Hello`; the leader checks it and answers with `Welcome`, or with a `Refusal` that names both values, so that an
+operator who reads either log sees what is wrong. If a secret is set, each side proves that it knows it, over the nonces of both,
+before the leader reveals anything about the log.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ from kappamq.replication.frames import BadStream
 
 NONCE_BYTES: Final = 16
 REFUSES: Final = "leader refuses"
-"""The side of a proof that goes with a refusal which costs the follower all it has."""
+"""The side of the proof for a refusal that costs the follower all its data."""
 FINGERPRINT_BYTES: Final = 64
-"""So many bytes of the log before the follower's end must be the same in both logs."""
+"""How many bytes of the log before the follower's end must be the same in both logs."""
 _TEXT_BYTES_MAX: Final = 4 << 10  # members, delay levels
 _SHORT_TEXT_BYTES_MAX: Final = 300
 _SHORT_TEXTS: Final = frozenset(("address", "place", "nonce", "proof"))
 _LOOKED_AT_ELSEWHERE: Final = frozenset(("who", "terms", "aside"))
-"""Texts that are not bounded here: what they hold, or a path of our own."""
+"""Texts whose length is not limited here: their content is checked elsewhere, or they are a path of our own."""
 
 
 class Refusal(KappaError):
-    """A broker that may not follow this one, with the reason."""
+    """This broker may not follow that one; the text gives the reason."""
 
 
 class TooFarBehind(Refusal):
-    """A broker whose log ends before the leader's begins."""
+    """The follower's log ends before the leader's begins."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Hello:
-    """The greeting of a broker that wants to replicate: its identity, and the log that it has."""
+    """The greeting of a broker that wants to replicate: its identity, and the state of its log."""
 
     cluster: str
-    name: str  # of the group of brokers
+    name: str  # the name that all its copies share
     broker_id: int
-    address: str  # where its clients reach it
+    address: str  # for its clients
     segment_bytes: int
     delay_levels: str  # entries of delayed messages depend on them
     log_min: int
@@ -52,7 +52,7 @@ class Hello:
     crc: int  # of the last FINGERPRINT_BYTES before `end`, or fewer in the first file
     nonce: str  # hex
     generation: int = 0
-    copies_port: int = 0  # where it answers other copies, at the host of `address`; 0: nowhere
+    copies_port: int = 0  # its port for other copies, at the host of `address`; 0: none
 
     @classmethod
     def of(cls, values: dict[str, Any]) -> Self:
@@ -71,7 +71,7 @@ class Welcome:
     term: int
     start: int
     end: int
-    reports: str  # "flushed" or "written": report that at once, somebody waits for it; "seldom": nobody does
+    reports: str  # "flushed" or "written": report that at once, senders wait for it; "seldom": nothing waits
     proof: str = ""  # hex
 
     @classmethod
@@ -84,24 +84,24 @@ class Welcome:
 
 @dataclass(frozen=True, kw_only=True)
 class MemberHello:
-    """A member of a Raft group, as it introduces itself to another."""
+    """The greeting of a member of a Raft group to another one."""
 
     cluster: str
     name: str
     group: str
     members: str  # all of them, sorted
     member: str
-    address: str  # where its clients reach it
+    address: str  # for its clients
     segment_bytes: int
     delay_levels: str
     term: int
     end: int  # of its log
-    group_id: str  # "": it does not belong to one yet
-    incarnation: int = 0  # 0: it has none yet; what it says first shows which one it took
-    broker_id: int = 0  # while it does not lead; 0: it does not say
-    now_ms: int = 0  # what its clock shows; 0: it does not say
+    group_id: str  # "": it does not belong to a group yet
+    incarnation: int = 0  # 0: none yet; its first message shows which one it took
+    broker_id: int = 0  # used while it does not lead; 0: not given
+    now_ms: int = 0  # its clock; 0: not given
     hears_clocks: int = 0  # 1: it understands `nowMs` beside messages
-    place: str = ""  # where its copies are reached
+    place: str = ""  # the address for copies
     nonce: str = ""
     proof: str = ""
 
@@ -113,17 +113,17 @@ class MemberHello:
         return asdict(self)
 
     def of_incarnation(self, incarnation: int) -> Self:
-        """The same, once it is known to be of this incarnation. Asked for each message, and nearly always known."""
+        """The same greeting with this incarnation. Called for each message, and almost always unchanged."""
         return self if self.incarnation == incarnation else replace(self, incarnation=incarnation)
 
     @property
     def is_new(self) -> bool:
-        """Nothing has happened to it yet that a founding could contradict."""
+        """Whether the member has no history that founding a group could contradict."""
         return self.term == 0 and self.end == 0
 
 
 def check_member(theirs: MemberHello, ours: MemberHello) -> None:
-    """Whether both belong to one group. Raises Refusal, whose text is for the operators of both."""
+    """Check that both belong to one group. Raises Refusal, whose text is for the operators of both."""
     if (theirs.cluster, theirs.name, theirs.group) != (ours.cluster, ours.name, ours.group):
         raise Refusal(
             f"{theirs.cluster}/{theirs.name} of group {theirs.group} is no member of {ours.cluster}/{ours.name}, group {ours.group}: "
@@ -153,7 +153,7 @@ def check_member(theirs: MemberHello, ours: MemberHello) -> None:
 
 
 def check(hello: Hello, ours: Hello) -> None:
-    """Whether a broker that says this may follow us. Raises Refusal, whose text is for the operators of both."""
+    """Check that the broker with this greeting may follow us. Raises Refusal, whose text is for the operators of both."""
     if (hello.cluster, hello.name) != (ours.cluster, ours.name):
         raise Refusal(
             f"{hello.cluster}/{hello.name} cannot follow {ours.cluster}/{ours.name}: copies have the same cluster and broker name. Does "
@@ -187,12 +187,12 @@ def diverged(end: int) -> Refusal:
 
 
 def whole(content: bytes) -> str:
-    """Of a greeting, to be proved instead of its nonce alone: a relay cannot change anything in it."""
+    """Digest of a whole greeting. The proof covers it instead of the nonce alone, so that a relay cannot change anything in it."""
     return hashlib.sha256(content).hexdigest()
 
 
 def proof(secret: str, side: str, first: str, second: str) -> str:
-    """That one side knows the secret: no older answer, and none of the other side, fits these nonces."""
+    """Proof that one side knows the secret; it fits only these nonces and this side, so it cannot be replayed."""
     return hmac.new(secret.encode(), f"{side}:{first}:{second}".encode("utf-8", "replace"), hashlib.sha256).hexdigest()
 
 
@@ -203,7 +203,7 @@ def is_proof(given: object, secret: str, side: str, first: str, second: str) -> 
 
 
 def known_fields(cls: type[Any], values: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a greeting; what a later version adds is passed over. Raises BadStream."""
+    """Return the fields of a greeting; fields added by a later version are ignored. Raises BadStream."""
     taken: dict[str, Any] = {}
     for field in fields(cls):
         if field.name not in values:
@@ -221,7 +221,7 @@ def known_fields(cls: type[Any], values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check_text(name: str, value: str) -> None:
-    """It is shown to operators, and passed on to clients. Raises BadStream."""
+    """Check a text that is shown to operators and passed on to clients. Raises BadStream."""
     limit = _SHORT_TEXT_BYTES_MAX if name in _SHORT_TEXTS else _TEXT_BYTES_MAX
     try:
         size = len(value) if len(value) > limit else len(value.encode())

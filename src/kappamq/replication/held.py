@@ -6,20 +6,20 @@ from collections.abc import Hashable
 
 
 class Held:
-    """The reports of all followers that count. `held` and `missing` are what `store.log.marks.SyncCopies` asks for."""
+    """The reports of all followers that count. `store.log.marks.SyncCopies` asks for `held` and `missing`."""
 
     def __init__(self, awaited: int, lag_bytes_max: int) -> None:
         """`awaited`: how many followers must have a message. One that is further behind than `lag_bytes_max` counts as absent."""
         self._awaited = awaited
         self._lag_bytes_max = lag_bytes_max
         self._ends: dict[Hashable, int] = {}
-        self._log_end = 0  # as it was told last
+        self._log_end = 0  # as last reported
         self._held = 0
         self._missing: str | None = None
         self._count()
 
     def report(self, follower: Hashable, end: int, log_end: int) -> None:
-        """A follower has the log, in the way that the mode demands, up to `end`; the log itself reaches to `log_end`."""
+        """A follower has the log up to `end`, written or flushed as its mode requires; the log itself ends at `log_end`."""
         self._ends[follower] = end
         self.grown(log_end)
 

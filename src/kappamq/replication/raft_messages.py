@@ -1,12 +1,12 @@
-"""What members of a Raft group say to each other, as the content of a frame: a head, and behind an `Append` the bytes it names.
-Beside the message the head says where the log of the one who speaks begins ("logMin"), and what its clock shows ("nowMs"), or 0: the
-core knows neither files nor the time of day.
+"""Messages between members of a Raft group, as the content of a frame: a head, and for an `Append` the bytes that it names.
+Besides the message, the head has the beginning of the sender's log ("logMin") and its clock ("nowMs"), or 0: the core knows
+neither files nor the time of day.
 
 length  u32   of the head
-head          what is said in every turn, `Append` without term records, `Report` and `Beat`: kind u8 (1, 2, 3), the length of the
+head          the messages of every turn, `Append` without term records, `Report` and `Beat`: kind u8 (1, 2, 3), the length of the
               source u8, source, target, logMin u64, nowMs u64, and the numbers of the message u64, in its order; a member is its
               incarnation u64 and its name (a target's name ends where the numbers begin).
-              What is rare: JSON, {"kind": ..., the fields of the message}; a member is [name, incarnation], a term record
+              All others: JSON, {"kind": ..., the fields of the message}; a member is [name, incarnation], a term record
               [start, term, voters, learners]
 bytes
 """
@@ -29,7 +29,7 @@ from kappamq.replication.vote_file import member_from
 _LENGTH: Final = struct.Struct(">I")
 _HEAD_BYTES_MAX: Final = 64 << 10
 _NUMBER_MAX: Final = (1 << 62) - 1
-_TERMS_AHEAD_MAX: Final = 1 << 20  # a member that was away: a term takes an election, and so most of a second
+_TERMS_AHEAD_MAX: Final = 1 << 20  # how far a member that was away may be behind: a term lasts for most of a second
 _CLOCKS_DIFFER_MS: Final = 24 * 60 * 60 * 1000  # incarnations are times
 _LOG_MIN: Final = "logMin"
 _NOW_MS: Final = "nowMs"
@@ -45,18 +45,18 @@ _PACKED_NUMBERS: Final = {1: struct.Struct(">8Q"), 2: struct.Struct(">6Q"), 3: s
 class Said(NamedTuple):
     message: Message
     data: memoryview
-    log_min: int = 0  # where the log of the one who speaks begins, if it says so
-    now_ms: int = 0  # what its clock shows, if it says so
+    log_min: int = 0  # where the sender's log begins; 0: not given
+    now_ms: int = 0  # the sender's clock; 0: not given
 
 
 def encode(message: Message, data: bytes | memoryview = b"", log_min: int = 0, now_ms: int = 0) -> bytes:
-    """`log_min`, `now_ms`: said beside the message."""
+    """`log_min`, `now_ms`: sent beside the message."""
     head = _packed(message, log_min, now_ms) or _text(message, log_min, now_ms)
     return b"".join((_LENGTH.pack(len(head)), head, data))
 
 
 def decode(content: bytes) -> Said:
-    """Raises BadStream for anything that no member would say."""
+    """Raises BadStream for anything that a member would not send."""
     if len(content) < _LENGTH.size:
         raise BadStream("a message of a member without a length")
     (size,) = _LENGTH.unpack_from(content)
@@ -78,11 +78,11 @@ def decode(content: bytes) -> Said:
     return said
 
 
-# -- heads of fixed numbers ------------------------------------------------------------------------------------------------
+# -- binary heads ----------------------------------------------------------------------------------------------------------
 
 
 def _packed(message: Message, log_min: int, now_ms: int) -> bytes | None:
-    """None for a message that is told in JSON."""
+    """None for a message that is sent as JSON."""
     number = _NUMBER_OF.get(type(message))
     if number is None:
         return None
@@ -131,7 +131,7 @@ def _named(value: Any, what: str) -> MemberId:
     return member
 
 
-# -- heads of JSON ---------------------------------------------------------------------------------------------------------
+# -- JSON heads ------------------------------------------------------------------------------------------------------------
 
 
 def _text(message: Message, log_min: int, now_ms: int) -> bytes:
@@ -153,9 +153,9 @@ def _read_text(head: bytes, data: memoryview) -> Said:
 
 
 def check_speaker(message: Message, hello: MemberHello, term: int, now_ms: int) -> None:
-    """Whether the member of this greeting would say that to us, whose term is `term`. Raises BadStream.
+    """Check that the member of this greeting may send us this message; our term is `term`. Raises BadStream.
 
-    A term, or the incarnation of a member, is kept for ever and only grows: one that nothing exceeds would end the group."""
+    Terms and incarnations are permanent and only grow: one that cannot be exceeded would be the end of the group."""
     source = message.source
     if source.name != hello.member:
         raise BadStream(f"member {hello.member} speaks for {source.name}")

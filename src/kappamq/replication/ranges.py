@@ -1,8 +1,7 @@
-"""Bytes of the log, asked of another copy by one whose own are damaged.
+"""Bytes of the log that a copy with damage in its own log requests from another copy.
 
-A copy asks (`RangeQuestion`) for a stretch between two places where records begin. Which log is meant is shown by the bytes on both
-sides of it, of which it sends the checksums. The answer is a WELCOME, and then pieces (`RangePiece`) of whole records until the stretch
-is there.
+The request (`RangeQuestion`) names a range between two record boundaries. The checksums of the bytes on both sides of it show that both
+copies have the same log. The answer is a WELCOME, followed by pieces (`RangePiece`) of whole records until the range is complete.
 """
 
 from __future__ import annotations
@@ -15,22 +14,22 @@ from kappamq.replication.frames import BadStream
 from kappamq.replication.greeting import Refusal, known_fields
 
 NEIGHBOUR_BYTES: Final = 64
-"""At most so many bytes on each side of the stretch must be the same in both logs."""
+"""How many bytes on each side of the range, at most, must be the same in both logs."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RangeQuestion:
     cluster: str
-    name: str  # of the brokers
+    name: str  # name of the brokers
     group: str  # Raft group; "": none
-    group_id: str  # its founding
+    group_id: str  # which founding of the group
     who: str  # member, or broker id
     segment_bytes: int
     start: int = 0
     end: int = 0
-    before: int = 0  # so many bytes before the stretch have this checksum
+    before: int = 0  # length of the bytes before the range that have this checksum
     before_crc: int = 0
-    behind: int = 0  # likewise behind it
+    behind: int = 0  # the same for the bytes behind it
     behind_crc: int = 0
     nonce: str = ""
 
@@ -68,7 +67,7 @@ def check_question(question: RangeQuestion, ours: RangeQuestion) -> None:
 
 @dataclass(frozen=True, slots=True)
 class RangePiece:
-    """Whole records from `offset` on, and with the last of a file what is behind them."""
+    """Whole records from `offset` on; the last piece of a file also has what follows its last record."""
 
     HEAD: ClassVar = struct.Struct(">q")
 

@@ -1,8 +1,8 @@
 """How a follower gets what its leader's log does not contain any more: snapshots first, and then a log that begins where the leader's does.
 
-Before it opens its store, a follower asks (`Asking`) whether it can go on with what it has. The leader's answer (`Offer`) is a WELCOME
-that says so, or that says how many snapshot files follow; each comes in pieces (`FilePiece`). Meanwhile the follower's directory holds
-a marker file (`Marker`): such a store is not whole, and nothing but the follower of a leader.
+Before a follower opens its store, it asks (`Asking`) whether its log can be continued. The leader's answer (`Offer`) is a WELCOME that
+says yes, or how many snapshot files follow; each is sent in pieces (`FilePiece`). Meanwhile the follower's directory contains
+a marker file (`Marker`): such a store is incomplete, and may only follow a leader.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}", re.ASCII)
 
 @dataclass(frozen=True, kw_only=True)
 class Asking:
-    """A broker that has not opened its store yet."""
+    """The question of a broker that has not opened its store yet."""
 
     cluster: str
     name: str
@@ -39,9 +39,9 @@ class Asking:
     segment_bytes: int
     delay_levels: str
     reaches: int  # its log files hold nothing from here on
-    wanted: int = 0  # 1: what it has is of no use
+    wanted: int = 0  # 1: its store is unusable
     nonce: str = ""
-    group_id: str = ""  # the founding of the group that what it has belongs to; "": it has nothing, or does not know
+    group_id: str = ""  # which founding of the group its data belongs to; "": no data, or unknown
 
     @classmethod
     def of(cls, values: dict[str, Any]) -> Self:
@@ -53,14 +53,14 @@ class Asking:
 
 @dataclass(frozen=True, kw_only=True)
 class Offer:
-    """The leader's answer. The log that goes with its snapshots begins at `begin`; at `end` it is what the leader's was."""
+    """The leader's answer. The log for its snapshots begins at `begin` and must reach `end`, where the leader's log ended."""
 
     address: str
     begin: int
     end: int
-    files: int  # so many follow; 0: none is needed
+    files: int  # how many follow; 0: none needed
     bytes: int  # of all of them
-    terms: str = ""  # of a Raft group: the content of a file of terms that has nothing but its base
+    terms: str = ""  # for a Raft group: the content of a terms file with only its base
     proof: str = ""
 
     @classmethod
@@ -77,7 +77,7 @@ class Offer:
 
 
 def is_too_old(reaches: int, log_min: int) -> bool:
-    """Whether a log that holds nothing from `reaches` on cannot be continued by one that begins at `log_min`."""
+    """Whether a log that ends at `reaches` cannot be continued by one that begins at `log_min`."""
     return log_min > 0 and reaches <= log_min
 
 
@@ -120,7 +120,7 @@ class FilePiece:
 
     @classmethod
     def decode(cls, content: bytes) -> Self:
-        """Raises BadStream for anything that no leader would send, such as a name that leads elsewhere."""
+        """Raises BadStream for anything that a leader would not send, such as a name that leads out of the folder."""
         if len(content) < cls.HEAD.size:
             raise BadStream(f"a piece of a snapshot has a head of {cls.HEAD.size} bytes; this one has {len(content)}")
         length, at, size = cls.HEAD.unpack_from(content)
@@ -138,13 +138,13 @@ class Marker:
     """The content of the marker file.
 
     wanted    the leader has said that this store cannot be continued; nothing has been done yet
-    copying   what was in the directory is being moved aside, and snapshots come in: the next start begins anew
-    filling   snapshots are there, the log comes in from `begin` on; whole when it has reached `until`
+    copying   the old content of the directory is being moved aside and snapshots arrive: the next start begins again
+    filling   the snapshots are complete, the log arrives from `begin` on; the store is complete once it reaches `until`
     """
 
     state: str
-    leader: str = ""  # host:port of its copies, as far as known
-    aside: str = ""  # the folder that gets, or got, what was in the directory
+    leader: str = ""  # host:port for its copies, if known
+    aside: str = ""  # the folder for the old content of the directory
     begin: int = 0
     until: int = 0
 
@@ -154,7 +154,7 @@ class Marker:
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """Raises ValueError with the reason; that there is a marker means as much as its content."""
+        """Raises ValueError with the reason; the existence of a marker means as much as its content."""
         try:
             values: Any = json.loads(data)
         except (ValueError, RecursionError) as error:

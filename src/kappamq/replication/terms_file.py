@@ -1,9 +1,9 @@
-"""The file of terms: a copy of the log's term records, so that a start need not look for them. JSON with a checksum.
+"""The terms file: a copy of the log's term records, so that a start need not search the log. JSON with a checksum.
 
-A record is here before its bytes are in the log: an end mark that is written for it would pass for one of the term before, if a crash came
-before the record itself. So the file may be ahead of the log, and after a cut, or if it was lost, it may be otherwise wrong. Whoever
-reads it drops what begins at or behind the log's end, finds what is missing behind the last record, and **saves that before the log
-grows**: once other bytes lie where a record was dropped, nothing would tell that it is not theirs.
+A record is saved here before its bytes are in the log: if a crash came after the end mark written before it but before the record itself,
+the end mark would pass for part of the previous term. So the file may be ahead of the log, and it may be wrong after a cut or if it was
+lost. Whoever reads it drops the records at or behind the log's end, searches the log behind the last one, and **saves the result before
+the log grows**: once other bytes lie where a dropped record was, nothing shows that they are not of its term.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The vote file: a member's ballot and identity. Two slots of 4,096 bytes with the same content.
 
-A new content goes into the first slot, which is fsynced, and then into the second one, which is fsynced, too; only then may anybody be
-told. So a torn write costs nothing: the slot that is whole holds the content of before, which is all that anybody knows of, or the new
-one. And a slot that the disk damages later has its twin: an older vote never passes for the last one.
+New content goes into the first slot, which is fsynced, and then into the second one, which is fsynced, too; only then may it be sent to
+anyone. So a torn write is harmless: the intact slot has either the previous content, which is all that others know of, or the new one.
+And if the disk damages a slot later, the other one has the same content: an older vote never passes for the last one.
 
     4 bytes  "KQVT"
     2        format, 1
@@ -33,7 +33,7 @@ _LENGTH = struct.Struct(">H")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vote:
-    """`counter` grows with each content. `member`: whose ballot this is."""
+    """`counter` grows with every write. `member`: the owner of the ballot."""
 
     counter: int
     ballot: Ballot
@@ -46,7 +46,7 @@ class Vote:
 
 
 def writes(vote: Vote) -> tuple[tuple[int, bytes], tuple[int, bytes]]:
-    """(file offset, bytes), twice: do the first and fsync, then the second and fsync. Raises ValueError if a name is too long."""
+    """Return two writes (file offset, bytes): do the first and fsync, then the second and fsync. Raises ValueError for too long a name."""
     slot = encode_slot(vote)
     return (0, slot), (SLOT_BYTES, slot)
 
@@ -70,9 +70,9 @@ def encode_slot(vote: Vote) -> bytes:
 
 
 def decode(data: bytes) -> Vote:
-    """The last content of a vote file. Raises ValueError with the reasons if neither slot holds one: the vote is lost.
+    """Return the last content of a vote file. Raises ValueError with the reasons if neither slot has one: the vote is lost.
 
-    Then this member must not vote: it comes back under a new incarnation."""
+    A member without its vote must not vote: it comes back under a new incarnation."""
     votes, reasons = [], []
     for number, start in enumerate((0, SLOT_BYTES), 1):
         try:
@@ -114,7 +114,7 @@ def decode_slot(data: bytes) -> Vote:
 
 
 def member_from(value: Any, what: str) -> MemberId:
-    """A member that is written as [name, incarnation]. Raises ValueError."""
+    """Parse a member written as [name, incarnation]. Raises ValueError."""
     if not isinstance(value, list) or len(value) != 2:
         raise ValueError(f"{what} is no member, which is [name, incarnation]")
     return MemberId(_text(value[0], what), _number(value[1], what))

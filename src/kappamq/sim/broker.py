@@ -1,4 +1,4 @@
-"""One simulated broker: a real `Node`, a simulated disk, and the driver that the contract of `kappamq.raft` asks for."""
+"""One simulated broker: a real `Node`, a simulated disk, and the driver that the contract of `kappamq.raft` requires."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ RECORD_SIZE = 3
 
 
 class Broker:
-    """It has a life from `start` to `crash`; what was ordered in an earlier life comes to nothing."""
+    """Lives from `start` to `crash`; what an earlier life had scheduled is dropped."""
 
     make_node = Node
 
@@ -48,14 +48,14 @@ class Broker:
         self.world, self.faults = cluster.world, cluster.faults
         self.life = 0
         self.alive = self.paused = False
-        self.node: Node = None  # type: ignore[assignment]  # from `start` on
+        self.node: Node = None  # type: ignore[assignment]  # set by `start`
         self.serving = self.holding = False
         self._effects: deque[Effect] = deque()
         self._doing = False
-        self._waiting: deque[Callable[[], None]] = deque()  # what came while the ballot was being saved, or in a pause
+        self._waiting: deque[Callable[[], None]] = deque()  # arrived while the ballot was being saved, or in a pause
         self._incoming: tuple[Piece, ...] = ()
         self._flushing = False
-        self._generation = 0  # of flushes: a cut begins a new one
+        self._generation = 0  # of flushes: each cut begins a new one
 
     @property
     def name(self) -> str:
@@ -110,7 +110,7 @@ class Broker:
             self._event(lambda: self.node.connection_lost(member, self.world.now))
 
     def append(self, sizes: list[int]) -> None:
-        """A client sends."""
+        """A client sends messages of these sizes."""
         if self._is_free and self.serving and not self.holding:
             disk = self.disk
             for size in sizes:
@@ -119,12 +119,12 @@ class Broker:
             self._flush()
 
     def order(self, wish: Callable[[Node], list[Effect]]) -> None:
-        """An operator wants something. Raises Refused."""
+        """An operator requests something. Raises Refused."""
         if self._is_free:
             self._do(wish(self.node))
 
     def trim(self) -> None:
-        """Old files are deleted, below what a restart is sure to find confirmed."""
+        """Delete old files, below what a restart is sure to find confirmed."""
         if self._is_free:
             ends = [end for end in self.disk.ends if end <= self.disk.confirmed]
             if ends:
@@ -138,12 +138,12 @@ class Broker:
 
     def _tick(self) -> None:
         self._later(TICK_MS, self._tick)
-        if not self._waiting:  # one late tick is as good as ten
+        if not self._waiting:  # queue at most one late tick
             self._event(lambda: self.node.tick(self.world.now))
 
     @property
     def is_blocked(self) -> bool:
-        """The ballot is being saved: the node is told nothing."""
+        """The ballot is being saved: the node must not be called."""
         return self.disk.unsaved is not None
 
     @property
@@ -199,7 +199,7 @@ class Broker:
             self._event(self._transmit, append, wanted)
 
     def _transmit(self, append: Append, wanted: int) -> list[Effect]:
-        # Behind a first piece that is longer than what is wanted, a driver may send more than that piece.
+        # If the first piece is longer than what is wanted, a driver may send more than that piece.
         pieces = self.disk.between(append.start, append.end if self.world.happens(0.1) else wanted)
         end = pieces[-1].end
         append = append.ending(end)
@@ -273,7 +273,7 @@ class Broker:
     # Flushes
 
     def _flush(self) -> None:
-        """One at a time; it covers what is written when it begins."""
+        """One at a time; it covers what is written when it starts."""
         if not self._flushing and self.disk.cutting is None and self.disk.synced < self.disk.end:
             self._flushing = True
             self._later(self._disk_delay(), self._flushed, self.disk.end, self._generation)

@@ -1,4 +1,4 @@
-"""What must hold after every event, whatever was lost, repeated, delayed, cut off or switched off."""
+"""The invariants, checked after every event, whatever was lost, duplicated, delayed, cut off or switched off."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ class Checker:
 
     def __init__(self) -> None:
         self.confirmed_end = 0
-        self.confirmed_by_end: dict[int, int] = {0: 0}  # end of a piece -> chain: the log that nobody may lose
+        self.confirmed_by_end: dict[int, int] = {0: 0}  # end of a piece -> chain: the log that must never be lost
         self._confirmed_in: dict[int, int] = {}  # term -> how far its leader has confirmed
         self.leaders: dict[int, MemberId] = {}
         self.brokers: dict[str, Broker] = {}
-        self.gone: dict[MemberId, Disk] = {}  # as they were when they were wiped
+        self.gone: dict[MemberId, Disk] = {}  # members that were wiped, with the disks they had
         self._chains: dict[tuple[int, int], int] = {}  # (term, end) -> chain
         self._votes: dict[tuple[MemberId, int], MemberId] = {}
-        self._spoken: dict[MemberId, int] = {}  # the term in which a member has last said something
+        self._spoken: dict[MemberId, int] = {}  # the last term in which a member sent something
         self._backing: dict[tuple[MemberId, int], set[MemberId]] = {}
 
     # Votes and terms
 
     def said(self, broker: Broker, message: Message) -> None:
-        """A message leaves a broker."""
+        """A broker sends a message."""
         me, prospective = broker.me, isinstance(message, PreVoteAnswer) and message.granted
         if not prospective and not isinstance(message, TimeoutNow):
             self._spoken[me] = max(self._spoken.get(me, 0), broker.node.term)
@@ -69,7 +69,7 @@ class Checker:
             self._has_all_that_is_confirmed(broker, term)
 
     def _has_all_that_is_confirmed(self, broker: Broker, term: int) -> None:
-        """What was confirmed in earlier terms, that is: votes that were under way for long may still make somebody a leader of old."""
+        """Check for what was confirmed in earlier terms only: votes that were delayed for long may still elect a leader of an old term."""
         end = max((end for earlier, end in self._confirmed_in.items() if earlier < term), default=0)
         if end >= broker.disk.base.start:
             demand(
@@ -104,7 +104,7 @@ class Checker:
         )
 
     def stepped(self, broker: Broker) -> None:
-        """After every event of a broker."""
+        """Called after every event of a broker."""
         node, disk = broker.node, broker.disk
         demand(
             broker.is_blocked or node.log.cutting or node.log.end == disk.end,
@@ -118,7 +118,7 @@ class Checker:
         )
 
     def confirmed(self, broker: Broker, offset: int) -> None:
-        """A broker says that its log is confirmed up to `offset`."""
+        """A broker reports that its log is confirmed up to `offset`."""
         if offset > self.confirmed_end:
             demand(
                 broker.node.role is Role.LEADER,
@@ -132,7 +132,7 @@ class Checker:
         self.shown(broker, offset)
 
     def _is_of_the_leaders_term(self, broker: Broker, offset: int) -> None:
-        # Copies of an earlier term may be on a majority of disks and be lost: a log with a later last term still wins an election.
+        # Bytes of an earlier term may be on a majority of disks and still be lost: a log with a later last term can win an election.
         term = broker.disk.term_before(offset)
         demand(
             term == broker.node.term,
@@ -171,7 +171,7 @@ class Checker:
     # After the end of all faults
 
     def is_healed(self, leader: Broker | None, brokers: list[Broker]) -> str:
-        """What is not as it should be: one leader, and all members with the same log, all of it confirmed. Empty if all is well."""
+        """The reason why the group has not recovered: one leader, all members with the same log, all of it confirmed. Empty if it has."""
         if leader is None or not leader.serving or leader.node.leadership is None:
             return "no leader is ready"
         members = leader.node.members

@@ -1,4 +1,4 @@
-"""A group of simulated brokers, what befalls it, and whether it recovers."""
+"""A group of simulated brokers, the faults it is exposed to, and whether it recovers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Cluster:
         self.world, self.faults = world, faults
         self.checker = Checker()
         self.network = Network(world, faults, self._deliver)
-        self.leader: Broker | None = None  # who was elected last
+        self.leader: Broker | None = None  # the last one elected
         self.healing = False
         self._make_broker = make_broker
         self._incarnations = 1
@@ -47,7 +47,7 @@ class Cluster:
         if broker.alive and broker.node.term == term and not self.healing:
             self._crash(broker)
 
-    # What befalls it
+    # Faults
 
     def _plan(self) -> None:
         faults = self.faults
@@ -85,7 +85,7 @@ class Cluster:
     def _client_sends(self) -> None:
         dice = self.world.dice
         sizes = [dice.choice((1, 2, 3, 3)) for _ in range(dice.randint(1, self.faults.pieces_max))]
-        for broker in self.brokers.values():  # a deposed leader may still be asked
+        for broker in self.brokers.values():  # clients may still ask a deposed leader
             broker.append(sizes)
 
     def _crash_one(self) -> None:
@@ -103,7 +103,7 @@ class Cluster:
     def _crash(self, broker: Broker) -> None:
         broker.crash()
         for other in self.brokers.values():
-            if self.world.happens(0.7):  # the others see their connections closed, or nothing
+            if self.world.happens(0.7):  # the others see their connections closed, or notice nothing
                 self.world.after(self.world.between(0, 50), other.connection_lost, broker.me)
         longest = self.world.dice.choice((100, 2_000))
         self.world.after(self.world.between(1, longest), self._restart, broker)
@@ -130,7 +130,7 @@ class Cluster:
             other.connection_lost(one.me)
 
     def _wipe(self) -> None:
-        """A member loses its disk. Never two at a time: a group that has lost a majority of its disks stands still by design."""
+        """A member loses its disk. Never two at a time: a group that has lost a majority of its disks stops by design."""
         broker = self._one()
         if broker is not self.leader and self._is_whole() and self._is_settled() and len(self._members().voters) >= 3:
             broker.crash()
@@ -139,7 +139,7 @@ class Cluster:
             self._replace(broker, self.returning(broker), Disk(TermRecord(0, 0, Members())))
 
     def returning(self, broker: Broker) -> MemberId:
-        """Who comes back after a wipe."""
+        """The member id with which a broker comes back after a wipe."""
         return MemberId(broker.name, self._incarnations)
 
     def _replace(self, old: Broker, me: MemberId, disk: Disk) -> None:
@@ -148,7 +148,7 @@ class Cluster:
         self.world.after(self.world.between(1, 500), self._restart, self.brokers[me.name])
 
     def seed(self, leader: Broker, member: MemberId) -> None:
-        """A member that needs bytes which are deleted gets a log that begins where the leader's does."""
+        """A member that needs deleted bytes gets a log that begins where the leader's does."""
         self.world.after(self.world.between(1, 50), self._seeded, leader, member)
 
     def _seeded(self, leader: Broker, member: MemberId) -> None:
@@ -167,7 +167,7 @@ class Cluster:
         return self.leader.node.members if self.leader is not None else Members()
 
     def _is_whole(self) -> bool:
-        """Whether every member that the last leader knows exists in this incarnation."""
+        """Whether every member that the last leader knows exists in that incarnation."""
         if self.leader is None or not self.leader.serving:
             return False
         return self._members().all <= {broker.me for broker in self.brokers.values()}
@@ -178,7 +178,7 @@ class Cluster:
         return log.terms.last.start < log.confirmed
 
     def _change_members(self) -> None:
-        """Sometimes several wishes follow each other quickly."""
+        """Change members; sometimes several requests follow each other quickly."""
         for wish in range(self.world.dice.choice((1, 1, 2, 3))):
             self.world.after(10 * wish, self._change_member)
 
@@ -235,7 +235,7 @@ class Cluster:
 
 
 def run(seed: int, make_broker: type[Broker] = Broker, make_cluster: type[Cluster] = Cluster) -> Cluster:
-    """One history. Raises Violation, or AssertionError if the core has noticed by itself."""
+    """Run one history. Raises Violation, or AssertionError if the core has detected a bug itself."""
     world = World(seed)
     faults = Faults.drawn(world.dice)
     cluster = make_cluster(world, faults, make_broker)
@@ -245,5 +245,5 @@ def run(seed: int, make_broker: type[Broker] = Broker, make_cluster: type[Cluste
 
 
 def quiet(voters: int = 3) -> Faults:
-    """Nothing goes wrong."""
+    """No faults."""
     return replace(Faults(), voters=voters)

@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.seeds is not None and options.seeds < 1:
         parser.error(f"--seeds must be 1 or more, not {options.seeds}")
     if options.brokers:
-        from kappamq.sim.brokers import command  # a whole broker to load, which the core can do without
+        from kappamq.sim.brokers import command  # loads a whole broker, which histories of the core do not need
 
         kind = Kind(command.names(), command.what, command.failures, " --brokers", BROKER_SEEDS)
     else:
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 class Kind(NamedTuple):
-    """What a history is of."""
+    """What is simulated: the core, or whole brokers."""
 
     mutants: Collection[str]
     what: Callable[[str], str]

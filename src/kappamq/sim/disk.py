@@ -1,4 +1,4 @@
-"""A disk: what is written may be lost in a crash, what is flushed may not. A log is a list of pieces, each a group of records."""
+"""A disk: written data may be lost in a crash, flushed data may not. A log is a list of pieces, each a group of records."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kappamq.raft import Ballot, TermRecord, Terms
 
 
 class Piece(NamedTuple):
-    """[start, end) of the log. `chain` stands for all bytes up to `end`: two logs with the same one are the same up to there."""
+    """[start, end) of the log. `chain` identifies all bytes up to `end`: two logs with the same chain are the same up to there."""
 
     start: int
     end: int
@@ -30,8 +30,8 @@ class Disk:
         self.ends: list[int] = []  # of the pieces
         self.synced = base.start  # the log is durable up to here
         self.ballot = Ballot(0, None)
-        self.confirmed = base.start  # as the position file says
-        self.unsaved: Ballot | None = None  # being written
+        self.confirmed = base.start  # as saved in the position file
+        self.unsaved: Ballot | None = None  # the ballot that is being written
         self.cutting: int | None = None
 
     @property
@@ -43,7 +43,7 @@ class Disk:
         return self.pieces[-1].chain if self.pieces else self.base_chain
 
     def chain_at(self, offset: int) -> int | None:
-        """None: no piece ends there."""
+        """The chain at `offset`; None if no piece ends there."""
         if offset == self.base.start:
             return self.base_chain
         at = bisect_left(self.ends, offset)
@@ -55,7 +55,7 @@ class Disk:
         return self.pieces[at].term if at < len(self.ends) and self.ends[at] == offset else None
 
     def between(self, start: int, end: int) -> tuple[Piece, ...]:
-        """The whole pieces of [start, end), and one at least."""
+        """The whole pieces within [start, end), but at least one."""
         first = bisect_left(self.ends, start + 1)
         behind = bisect_left(self.ends, end + 1)
         return tuple(self.pieces[first : max(behind, first + 1)])
@@ -80,7 +80,7 @@ class Disk:
         self.base, self.base_chain = base, chain
 
     def crash(self, dice: Random) -> None:
-        """Of what was not flushed any prefix stays. The ballot that was being written is there or not, and a cut was done or not."""
+        """Keep a random prefix of what was not flushed. A ballot that was being written is there or not, and a cut was done or not."""
         if self.unsaved is not None:
             if dice.random() < 0.5:
                 self.ballot = self.unsaved
@@ -95,5 +95,5 @@ class Disk:
         self.synced = self.end
 
     def terms(self) -> Terms:
-        """As a start finds them in the log."""
+        """The terms, as a start finds them in the log."""
         return Terms(self.base, (piece.record for piece in self.pieces if piece.record is not None))

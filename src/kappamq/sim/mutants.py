@@ -1,6 +1,6 @@
-"""Bugs, planted on purpose. A simulation is worth what it finds: each of these must be found, by checkers that know nothing of them.
+"""Bugs planted on purpose. A simulation is only as good as what it finds: checkers that do not know these bugs must find each of them.
 
-Each is a broker, or a cluster, that does one thing wrong. Nothing of this is in the code that is shipped to run.
+Each is a broker, or a cluster, that does one thing wrong. None of this is in the code that runs in production.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class Mutant(NamedTuple):
     cluster: type[Cluster] = Cluster
 
 
-# The driver's faults
+# Bugs in the driver
 
 
 class AcksBeforeFsync(Broker):
-    """What is written counts as flushed, as with a page cache that is trusted."""
+    """Counts written bytes as flushed, as if the page cache were durable."""
 
     def _flush(self) -> None:
         super()._flush()
@@ -58,7 +58,7 @@ class SavesBallotLater(Broker):
 
 
 class ShowsWritten(Broker):
-    """Dispatches what is written, before it is confirmed."""
+    """Dispatches written records before they are confirmed."""
 
     def write(self, piece: Piece) -> None:
         super().write(piece)
@@ -66,7 +66,7 @@ class ShowsWritten(Broker):
 
 
 class LeavesTail(Broker):
-    """A cut moves a number; what lay behind it comes back after a crash, if something fits in front of it."""
+    """A cut only moves the end; the bytes behind it come back after a crash, if the log then ends where they begin."""
 
     tail: tuple[Piece, ...] = ()
 
@@ -85,7 +85,7 @@ class LeavesTail(Broker):
 
 
 class ServesBeforeReady(Broker):
-    """Confirms what it found as soon as it leads."""
+    """Confirms the log that it found as soon as it leads."""
 
     def _role_changed(self, effect: RoleChanged) -> None:
         super()._role_changed(effect)
@@ -96,7 +96,7 @@ class ServesBeforeReady(Broker):
 
 
 class NamesWantedTerms(Broker):
-    """Names the term records of what was wanted, and sends more than that if the first piece is longer."""
+    """Names the term records of the wanted bytes, but sends more bytes if the first piece is longer."""
 
     def _transmit(self, append: Append, wanted: int) -> list[Effect]:
         records = tuple(record for record in append.records if record.start < wanted)
@@ -104,7 +104,7 @@ class NamesWantedTerms(Broker):
 
 
 class WipedIsTheSame(Cluster):
-    """A member that has lost its disk comes back as if nothing had happened."""
+    """A member that has lost its disk comes back under the same incarnation."""
 
     def returning(self, broker: Broker) -> MemberId:
         return broker.me
@@ -118,7 +118,7 @@ class WipedIsTheSame(Cluster):
                 broker.disk = Disk(broker.disk.base._replace(members=members))
 
 
-# The core's faults
+# Bugs in the core
 
 
 class CountsEarlierTerms(Leadership):
@@ -134,7 +134,7 @@ class CountsLearners(Leadership):
 
 
 class CountsWritten(Leadership):
-    """The leader's own disk is taken for as fast as its memory."""
+    """The leader counts its own bytes as soon as they are written."""
 
     def count(self) -> None:
         held = {member: peer.flushed for member, peer in self.peers.items()}
@@ -143,7 +143,7 @@ class CountsWritten(Leadership):
 
 
 class CountsSent(Leadership):
-    """What was sent counts as received."""
+    """Counts sent bytes as received."""
 
     def on_report(self, report: Report) -> None:
         peer = self.peers.get(report.source)
@@ -151,7 +151,7 @@ class CountsSent(Leadership):
 
 
 class CountsHalf(Leadership):
-    """Half of an even number of voters passes for a majority."""
+    """Counts half of an even number of voters as a majority."""
 
     def count(self) -> None:
         held = {member: peer.flushed for member, peer in self.peers.items()}
@@ -161,7 +161,7 @@ class CountsHalf(Leadership):
 
 
 class KeepsLeading(Leadership):
-    """No check for a quorum."""
+    """Does not check that a majority answers."""
 
     def tick(self, now: float) -> bool:
         super().tick(now)
@@ -169,7 +169,7 @@ class KeepsLeading(Leadership):
 
 
 class BelievesPositions(Leadership):
-    """Streams to whoever has as many bytes, whatever their term."""
+    """Streams to any follower with enough bytes, whatever their term."""
 
     def on_position(self, position: Position) -> None:
         last_term = self._log.terms.term_before(min(position.end, self._log.end))
@@ -177,7 +177,7 @@ class BelievesPositions(Leadership):
 
 
 class ChangesAtOnce(Leadership):
-    """One change of members may follow another before that is confirmed."""
+    """Allows a change of members before the previous one is confirmed."""
 
     def _may_change(self) -> bool:
         return self.ready and not self._changing
@@ -198,7 +198,7 @@ class ReportsWritten(Node):
 
 
 class BelievesOldReports(Node):
-    """Of an earlier term."""
+    """Accepts reports of an earlier term."""
 
     def _is_of_this_term(self, message: Message) -> bool:
         return isinstance(message, Report) or super()._is_of_this_term(message)
@@ -217,7 +217,7 @@ class VotesForShorter(Node):
 
 
 class ComparesOwnTerm(Node):
-    """The term of a log is taken for the term that its owner has reached."""
+    """Compares the terms that members have reached instead of the last terms of their logs."""
 
     def _has_our_log(self, ask: PreVote | Vote) -> bool:
         return (ask.term, ask.end) >= (self.term, self.log.end)
@@ -231,7 +231,7 @@ class VotesTwice(Node):
 
 
 class StandsAtOnce(Node):
-    """No pre-vote."""
+    """Stands without a pre-vote."""
 
     def _stand(self, now: float) -> None:
         if self._may_stand():
@@ -239,7 +239,7 @@ class StandsAtOnce(Node):
 
 
 class CutsWhatItHears(Node):
-    """Every answer about a position is taken for the answer to the present one."""
+    """Takes every answer about a position as the answer to the present one."""
 
     def _on_diverged(self, answer: Diverged) -> None:
         log = self.log
@@ -249,7 +249,7 @@ class CutsWhatItHears(Node):
 
 
 class ConfirmsUnmatched(Node):
-    """Takes what a beat confirms for confirmed here, before the logs were compared."""
+    """Confirms what a beat says is confirmed before the logs were compared."""
 
     def _on_beat(self, beat: object) -> None:
         confirmed = min(beat.confirmed, self.log.flushed)  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""A network that loses, repeats, delays and reorders, and whose links can be cut in one direction."""
+"""A network that loses, duplicates, delays and reorders messages, and whose links can be cut in one direction."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Network:
         self.cut: set[tuple[str, str]] = set()
         self.healed = False
         self._world, self._faults, self._deliver = world, faults, deliver
-        self._last: dict[tuple[str, str], float] = {}  # link -> when the last message arrives
+        self._last: dict[tuple[str, str], float] = {}  # number of the present virtual second, and messages sent in it
         self._second = self._sent = 0  # of the present virtual second
 
     def send(self, message: Message, pieces: tuple[Piece, ...] = ()) -> None:
@@ -43,7 +43,7 @@ class Network:
             world.after(delay, self._arrive, source, target, message, pieces)
 
     def _count(self, message: Message) -> None:
-        """Messages that beget messages, faster than they are answered, would stop a real group."""
+        """Detect a storm: messages that cause messages faster than they are answered would stop a real group."""
         second = int(self._world.now) // 1000
         if second != self._second:
             self._second, self._sent = second, 0
@@ -51,7 +51,7 @@ class Network:
         demand(self._sent < STORM, f"a storm: {STORM} messages within a second, the last one from {message.source}")
 
     def _in_order(self, source: str, target: str, delay: float) -> float:
-        """A delay that lets nothing overtake what was sent before on this link."""
+        """A delay such that the message does not overtake an earlier one on this link."""
         arrival = max(self._last.get((source, target), 0.0), self._world.now + delay)
         self._last[source, target] = arrival
         return arrival - self._world.now
@@ -61,7 +61,7 @@ class Network:
             self._deliver(target, message, pieces)
 
     def partition(self, one: str, names: list[str]) -> set[tuple[str, str]]:
-        """Cut some links, in one of four ways, most of them around `one`; the answer is what was cut."""
+        """Cut some links, in one of four ways, most of them around `one`; returns the cut links."""
         dice = self._world.dice
         others = [name for name in names if name != one]
         match dice.randrange(4):

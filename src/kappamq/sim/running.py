@@ -1,4 +1,4 @@
-"""Many histories, and what is said of them."""
+"""Run many histories and report on them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ FRAMES_SHOWN = 3
 class Failure:
     seed: int
     what: str
-    where: str  # empty if a checker found it: then it is no place in the code that is wrong, but a state
+    where: str  # empty if a checker found it: then a state is wrong, and no single place in the code
 
 
 def failure(seed: int, broker: type[Broker] = Broker, cluster: type[Cluster] = Cluster) -> Failure | None:
-    """What went wrong in one history. Whatever is raised is a failure: the core's own assertions, too."""
+    """Run one history and return what went wrong. Any exception is a failure, including the core's own assertions."""
     return failure_of(seed, lambda: run(seed, broker, cluster))
 
 

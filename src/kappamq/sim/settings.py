@@ -1,4 +1,4 @@
-"""What a seed is like. Each seed draws its own: few faults or many, small logs or large, so that rare mixtures come up."""
+"""The settings of a history. Each seed draws its own: few faults or many, small logs or large, so that rare combinations occur."""
 
 from __future__ import annotations
 

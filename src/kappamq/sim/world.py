@@ -1,4 +1,4 @@
-"""Time and dice of one simulated history. Everything that happens is an event of this one queue, so a seed replays it exactly."""
+"""Time and dice of one simulated history. Every event is in this one queue, so a seed replays the history exactly."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Attributes of topics and groups: `+key=value` sets one, `-key` takes it away. Pure.
+"""Attributes of topics and groups: `+key=value` sets one, `-key` removes it. Pure.
 
-Only keys we know are taken, and only values that we keep: a topic that promises compaction and does not compact would be
+Only keys that we know and values that we implement are accepted: a topic that promises compaction and does not compact would be
 a trap.
 """
 
@@ -22,12 +22,12 @@ _GROUP_KEYS = {"priority.factor"}
 
 
 def parse(text: str | None) -> list[str]:
-    """`+a=1,-b` -> the single changes. Raises InvalidParameter for what is neither."""
+    """Parse `+a=1,-b` into single changes. Raises InvalidParameter for anything else."""
     return [part.strip() for part in (text or "").split(",") if part.strip()]
 
 
 def listed(attributes: Mapping[str, str]) -> list[str]:
-    """Attributes as a body has them, the sign in front of the key; a key without a sign is set."""
+    """Attributes as they appear in a body, the sign before the key; a key without a sign is set."""
     return [
         key if key.startswith("-") else f"{key}={value}" if key.startswith("+") else f"+{key}={value}"
         for key, value in attributes.items()

@@ -9,7 +9,7 @@ from kappamq.protocol.bodies.topics import TopicConfig
 
 @dataclass(frozen=True, slots=True)
 class TopicChanged:
-    """A topic was made, or its settings are others now."""
+    """A topic was created, or its settings changed."""
 
     topic: TopicConfig
 
@@ -21,21 +21,21 @@ class TopicDeleted:
 
 @dataclass(frozen=True, slots=True)
 class TopicForgotten:
-    """The log has lost the last message of a deleted topic: if it is made again, its numbering may start at 0."""
+    """The last message of a deleted topic is no longer in the log: if the topic is created again, its numbering may start at 0."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class GroupChanged:
-    """A group was made, changed, forbidden something, or deleted."""
+    """A group was created, changed or deleted, or its permission to read a topic changed."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class ResetChanged:
-    """Whether the queues of this group and topic have a pending offset reset is to be looked at again."""
+    """The pending offset resets of this group and topic have changed: check them again."""
 
     group: str
     topic: str
@@ -43,7 +43,7 @@ class ResetChanged:
 
 @dataclass(frozen=True, slots=True)
 class SettingsChanged:
-    """These settings have other values now, by field, as in "store.transfer_bytes_max"."""
+    """These settings have changed, by field, such as "store.transfer_bytes_max"."""
 
     fields: frozenset[str]
 

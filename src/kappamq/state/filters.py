@@ -1,7 +1,7 @@
-"""Which groups filter by SQL, and what they said: remembered for a day after the last consumer of a group has gone.
+"""The SQL filters of consumer groups, kept for a day after the last consumer of a group has gone.
 
-Pulls go by the subscriptions that heartbeats bring. This table is for operators (queryConsumeQueue), and for a Java broker that
-gets the store.
+Pulls use the subscriptions from heartbeats. This table is for operators (queryConsumeQueue), and for a Java broker that takes over
+the store.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kappamq.protocol.bodies.clients import SubscriptionData
 from kappamq.state.metadata import Commit
 
 LiveSubscriptions = Callable[[str], Mapping[str, SubscriptionData]]
-"""What the connected members of a group subscribe to, by topic; nothing if there are none."""
+"""The subscriptions of a group's connected members, by topic; empty if there are none."""
 FILTERS_MAX: Final = 10_000
 _PAUSE_S: Final = 1.0
 
@@ -32,7 +32,7 @@ class FilterData:
     expression_type: str
     version: int  # of the subscription
     born_ms: int
-    dead_ms: int = 0  # when its last consumer went; 0: there is one
+    dead_ms: int = 0  # when its last consumer left; 0: it has consumers
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -84,13 +84,13 @@ class ConsumerFilters:
         return known if known is None or version is None else replace(known, version=version)
 
     def subscribed(self, group: str, subscription: SubscriptionData) -> None:
-        """A heartbeat has brought this condition."""
+        """A heartbeat contained this subscription."""
         key = (subscription.topic, group)
         known = self._table.get(key)
         if known is None and len(self._table) >= FILTERS_MAX:
             return
         if known is not None and not known.dead_ms and known.expression == subscription.expression:
-            self._versions[key] = subscription.version  # counts up with every rebalance: no news
+            self._versions[key] = subscription.version  # grows with every rebalance: nothing to record
             return
         born_ms = self._now_ms() if known is None else known.born_ms
         self._note(
@@ -105,7 +105,7 @@ class ConsumerFilters:
         )
 
     def tick(self, live: LiveSubscriptions, now: float) -> None:
-        """From time to time (`now` is liveness time): whose consumers have gone, or been gone for long?"""
+        """Update, from time to time (`now` is liveness time), which groups have lost their consumers; drop old ones."""
         if now < self._look_at or not self._table:
             return
         self._look_at = now + _PAUSE_S
@@ -126,7 +126,7 @@ class ConsumerFilters:
         return current is not None and current.expression_type == data.expression_type
 
     def _note(self, data: FilterData) -> None:
-        with suppress(NotMaster):  # else the master has heard of it, too
+        with suppress(NotMaster):  # not the master: that one gets the heartbeats, too
             self._commit("filter", data.to_json(), anyway=True)
 
     def _set(self, data: FilterData) -> None:

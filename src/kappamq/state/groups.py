@@ -1,4 +1,4 @@
-"""Consumer groups of this broker: their settings, made on first use where that is allowed."""
+"""Consumer groups of this broker: their settings; created on first use where that is allowed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kappamq.protocol.bodies.topics import DataVersion
 from kappamq.state.events import GroupChanged
 from kappamq.state.metadata import Commit
 
-_SHOWN = 140  # characters of a name that cannot be one
+_SHOWN = 140  # characters shown of an invalid name
 
 
 class Groups:
@@ -34,7 +34,7 @@ class Groups:
         self.dirty = False
 
     def get(self, name: str) -> SubscriptionGroupConfig | None:
-        """The group, made with defaults if it is new and settings allow it; a node that may not write makes none."""
+        """The group; created with defaults if it is new and settings allow it, but not on a node that may not write."""
         group = self.table.get(name)
         if group is None and self._config.auto_create_group:
             try:
@@ -43,7 +43,7 @@ class Groups:
                 return None
             if len(self.table) < self._config.groups_max:
                 try:
-                    # If the log takes nothing, consumers go on, and it is made again after a restart.
+                    # If the log takes no records, consumers go on, and the group is created again after a restart.
                     group = self._update(SubscriptionGroupConfig(name=name), anyway=True)
                 except NotMaster:
                     return None
@@ -64,7 +64,7 @@ class Groups:
             )
 
     def why_not(self, name: str) -> str:
-        """The error for a missing group."""
+        """The error text for a missing group."""
         try:
             names.check_group(name)
         except InvalidParameter as error:
@@ -97,7 +97,7 @@ class Groups:
         return True
 
     def forbid(self, group: str, topic: str, readable: bool) -> bool:
-        """Whether `group` may read `topic`; returns what holds now."""
+        """Allow or forbid `group` to read `topic`; returns the resulting state."""
         self._commit("group-forbidden", {"group": group, "topic": topic, "readable": readable})
         self._events.publish(GroupChanged(group))
         return not self.is_forbidden(group, topic)
@@ -129,7 +129,7 @@ class Groups:
     def apply(self, kind: str, change: Any) -> None:
         if kind == "group-deleted":
             self.table.pop(str(change["groupName"]), None)
-            # a group that is made again under this name is another one
+            # a group that is created again under this name is another one
             self.forbidden.pop(str(change["groupName"]), None)
         elif kind == "group-forbidden":
             self._forbid(str(change["group"]), str(change["topic"]), bool(change["readable"]))

@@ -32,13 +32,13 @@ class Lease:
     client_id: str
     renewed: float = 0.0
     safe: int = 0  # log offset up to which the log must be safe before its owner may rely on it
-    found: int = 0  # the start that found it in the log, if its owner has not renewed it since; 0: its owner was here
-    missed_before: float = 0.0  # seconds of lives before that one in which its owner was missed
-    missed: float = 0.0  # the same, with what is known of that one
+    found: int = 0  # the start that found it in the log, if its owner has not renewed it since; 0: renewed in this life
+    missed_before: float = 0.0  # seconds for which its owner was missing in earlier lives
+    missed: float = 0.0  # the same, including what is known of the present life
 
 
 class Held(NamedTuple):
-    """What a request for locks came to."""
+    """The result of a request for locks."""
 
     queues: set[MessageQueue]  # that the client holds now
     safe: int = 0  # log offset that must be confirmed before the owner may rely on it; 0: nothing new
@@ -56,12 +56,12 @@ class QueueLocks:
         self._starts = 0
         self._began = self._noted = 0.0  # when we began to serve, and last recorded how long owners have been missing
         self.dirty = False
-        self.safe_up_to = 0  # the log is known to be safe up to here
+        self.safe_up_to = 0  # the log is known to be safe up to this offset
 
     # -- changing ----------------------------------------------------------------------------------------------------------
 
     def lock(self, group: str, client_id: str, queues: set[MessageQueue], now: float) -> Held:
-        """Take or renew the locks that are free or ours. Raises KappaError if nothing of it can be recorded."""
+        """Take or renew the locks that are free or ours. Raises KappaError if none of this can be recorded."""
         leases = self._groups.get(group, {})
         held: set[MessageQueue] = set()
         taken: list[MessageQueue] = []
@@ -75,7 +75,7 @@ class QueueLocks:
                 if lease.found:
                     back.append(queue)
                 if lease.safe > self.safe_up_to:
-                    safe = max(safe, lease.safe)  # the answer to its first request is still waiting, too
+                    safe = max(safe, lease.safe)  # the answer to its first request still waits, too
             elif lease is None or now - lease.renewed > self.lease_s:
                 taken.append(queue)
         self._came_back(group, client_id, back)
@@ -119,7 +119,7 @@ class QueueLocks:
                     lease.renewed = now - lease.missed
 
     def _came_back(self, group: str, client_id: str, queues: list[MessageQueue]) -> None:
-        """The owner of locks that were found in the log is here."""
+        """The owner of locks that were found in the log has renewed them."""
         for at in range(0, len(queues), QUEUES_PER_RECORD):
             part = queues[at : at + QUEUES_PER_RECORD]
             before = {queue: self._groups[group][queue] for queue in part}

@@ -1,5 +1,5 @@
-"""Where the members of a Raft group are reached, as far as an operator has said so since it was founded: a table like the others, so that
-every member knows it, also one that comes later or was away."""
+"""The addresses of a Raft group's members that an operator has changed since the group was founded: a table like the others, so that
+every member gets it, even one that joins later or was away."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class MemberPlaces:
         self._places: dict[str, str] = {}
 
     def place(self, member: str) -> str | None:
-        """host:port of its copies; None: as the founders knew it."""
+        """host:port for its copies; None: the address given when the group was founded."""
         return self._places.get(member)
 
     def set(self, member: str, place: str | None) -> None:
-        """That member is there from now on; None: it is none any more."""
+        """Set the address of a member; None: it is no longer a member."""
         if self._places.get(member) != place:
             self._commit(_KIND, {"member": member, "place": place})
 

@@ -1,10 +1,10 @@
-"""The one way to change the broker's tables: a change is appended to the log as a record, and the table applies it.
+"""The only way to change the broker's tables: a change is appended to the log as a record, and the table applies it.
 
-`commit` does both in one turn, so a change is exactly as durable as a message. Opening a store applies the records that the
-snapshots do not have yet. Live or at the start, a table is written by its `apply` alone, in the order of the log, so both give
-the same table. The JSON files in config/ are snapshots: a table, stamped with a log offset. The stamp is true: the table
+`commit` does both in one turn, so a change is exactly as durable as a message. Opening a store applies the records that are not
+in the snapshots yet. While running and at a start, a table is changed only by its `apply`, in the order of the log, so both give
+the same table. The JSON files in config/ are snapshots: a table, stamped with a log offset. The stamp is exact: the table
 contains every record of its kinds below it and none behind it, and the log below it is confirmed.
-A snapshot without our stamp was written by a Java broker and is the truth as it is.
+A snapshot without our stamp was written by a Java broker and is taken as it is.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ log = logging.getLogger(__name__)
 
 TOPIC = METADATA_TOPIC
 _NONSENSE = (msgspec.DecodeError, ProtocolError, LookupError, AttributeError, TypeError, ValueError)
-"""What a table may say to something that was not written by one."""
+"""What a table may raise for content that was not written by a table."""
 _RECORDS_BEHIND_MAX = 5000
-"""A start applies the records after the oldest snapshot, so unchanged tables are also written again after so
-many."""
+"""A start applies the records after the oldest snapshot, so unchanged tables are also written again after this
+many records."""
 
 
 class Writer(Protocol):
-    """Where records of changes go: the broker's one way into the log."""
+    """Where records of changes are appended: the broker's only way into the log."""
 
     def append(self, append: Callable[[], Any], *, own: bool = False) -> Any: ...
 
 
 class Commit(Protocol):
-    """How a table changes: what a table is given of `Metadata`."""
+    """How a table changes itself: the part of `Metadata` that a table gets."""
 
     def __call__(self, kind: str, change: Any, *, anyway: bool = False) -> int: ...
 
 
 Change = tuple[str, Any]
-"""A kind and what is changed."""
+"""A kind and the change."""
 
 
 class Table(Protocol):
@@ -70,11 +70,11 @@ class Table(Protocol):
     def from_snapshot(self, table: dict[str, Any]) -> None: ...
 
     def apply(self, kind: str, change: Any) -> None:
-        """Make a change that was appended to the log just now, or was found in it. Depends on nothing but table and change."""
+        """Apply a change that was just appended to the log, or was found in it. The result depends only on the table and the change."""
         ...
 
     def reset(self) -> None:
-        """Back to what a new store has; then the table can be loaded again."""
+        """Return to the state of a new store; then the table can be loaded again."""
         ...
 
 
@@ -83,12 +83,12 @@ class Large(Protocol):
     """A table whose snapshot is made in two steps, because one step would block the loop for too long."""
 
     def freeze(self) -> Callable[[], dict[str, Any]]:
-        """Copy what there is now, quickly; a worker calls what this returns and gets what `to_snapshot` would have said."""
+        """Copy the present state, quickly; a worker calls the returned function and gets what `to_snapshot` would have returned."""
         ...
 
 
 Collected = tuple[str, dict[str, Any] | Callable[[], dict[str, Any]], int, int]
-"""File, table or how to get it, the log offset that it reflects, and which life of the tables it is of: see `distrust`."""
+"""File, table or a function that returns it, the log offset that it reflects, and the life of the tables: see `distrust`."""
 
 
 class Metadata:
@@ -100,19 +100,19 @@ class Metadata:
         self._born = born
         self._tables: list[Table] = []
         self._by_kind: dict[str, Table] = {}
-        self._records: dict[str, int] = {}  # how many metadata records there were when a table was last written
+        self._records: dict[str, int] = {}  # number of metadata records when a table was last written
         self._changed_to: dict[str, int] = {}  # by file: the end of the last record that the table has applied
         self._is_loaded = False
-        self._early: list[Change] = []  # made while the tables were loaded: recorded at the end of that
+        self._early: list[Change] = []  # made while the tables were loaded; recorded afterwards
         self._applying_ms: int | None = None
         self._at = 0  # metadata records from here on are not applied yet, unless they are our own
         self._loaded_to: dict[
             str, int
         ] = {}  # by file: the stamp that it was loaded with; it may come before the log it reflects
-        self._life = 0  # of the tables: another one from each `distrust` on
+        self._life = 0  # of the tables: each `distrust` begins a new one
         self._is_distrusted = False
-        self._is_for_good = False  # when that began, all that the tables had applied was confirmed
-        self._unrecorded = False  # a change was applied that the log did not take
+        self._is_for_good = False  # at that moment, everything the tables had applied was confirmed
+        self._unrecorded = False  # a change was applied that is not in the log
 
     def add(self, table: Table) -> None:
         self._tables.append(table)
@@ -120,25 +120,25 @@ class Metadata:
             self._by_kind[kind] = table
 
     def _record_early(self) -> None:
-        """From now on changes are recorded, first those that loading the tables has brought about."""
+        """Record changes from now on, beginning with those that loading the tables has made."""
         self._is_loaded = True
         early, self._early = self._early, []
         for kind, change in early:
             try:
                 self._changed_to[self._by_kind[kind].file] = self._append(kind, change, self._clock.message_ms())
             except NotMaster:
-                pass  # the master records its own, and they come with its log
+                pass  # the master records its own changes, and they arrive with its log
             except KappaError as error:
                 log.warning("a change made at start (%s) is not in the log, only in the snapshot: %s", kind, error)
 
     # -- changing ----------------------------------------------------------------------------------------------------------
 
     def commit(self, kind: str, change: Any, *, anyway: bool = False) -> int:
-        """Append the record of a change and apply it; returns the log offset at which that is safe.
+        """Append the record of a change and apply it; returns the log offset at which it is safe.
 
-        Raises KappaError if the log takes nothing, and then nothing has changed; with `anyway` (it has happened, recorded or
-        not) the table changes all the same, and only the snapshot will have it. A node that may not write changes nothing in
-        either case (NotMaster): its tables are what the master's records say. So does one whose tables are to be loaded again."""
+        Raises KappaError if the log takes no records, and then nothing has changed; with `anyway` (the change has already happened) the
+        table changes all the same, and only the snapshot will have it. A node that may not write changes nothing in either case
+        (NotMaster): its tables follow the master's records. The same holds for a node whose tables must be loaded again."""
         table = self._by_kind[kind]
         if self._is_distrusted:
             raise NotMaster("this broker's tables are to be loaded again: it changes nothing until then")
@@ -161,14 +161,14 @@ class Metadata:
         return end
 
     def applied(self, changes: Iterable[Change], now_ms: int, end: int) -> None:
-        """Apply changes whose records (see `member`) were appended just now, as part of a group that ends at `end`."""
+        """Apply changes whose records (see `member`) were just appended as part of a group that ends at `end`."""
         for kind, change in changes:
             table = self._by_kind[kind]
             self._changed_to[table.file] = end
             self._apply(table, kind, change, now_ms)
 
     def now_ms(self) -> int:
-        """Message time for tables: while a record is applied, the time it was stored, so that a replay gives the same."""
+        """Message time for tables: while a record is applied, the time it was stored, so that a replay gives the same result."""
         return self._clock.message_ms() if self._applying_ms is None else self._applying_ms
 
     def _append(self, kind: str, change: Any, now_ms: int) -> int:
@@ -185,37 +185,37 @@ class Metadata:
         table.dirty = True
 
     def member(self, kind: str, change: Any, now_ms: int) -> GroupMember:
-        """The record of a change, for a group of records that are to be stored together."""
+        """The record of a change, to be stored in a group with other records."""
         body = msgspec.json.encode({"kind": kind, "change": change})
         return TOPIC, 0, 0, 0, now_ms, self._born, 0, 0, body, b""
 
     # -- folding -----------------------------------------------------------------------------------------------------------
 
     def distrust(self) -> None:
-        """This node led, and does not any more: its log may lose records that the tables have applied. From now on nothing is
-        applied on top of that and no snapshot made of it, until `reset` and `load` have given what the log says then. What was
-        collected before is not saved either: the log that passes its stamp may be another one."""
+        """This node is no longer the leader: its log may lose records that the tables have applied. From now on no change is applied on
+        top of that and no snapshot is made of it, until `reset` and `load` have restored the state of the log. What was collected
+        before is not saved either: by the time the log passes its stamp, it may be another log."""
         if not self._is_distrusted:
             applied = max(self._changed_to.values(), default=0)
-            # What is confirmed later, under another leader, may be something else: only what is so now counts.
+            # Only what is confirmed now counts: what is confirmed later, under another leader, may be other bytes.
             self._is_for_good = not self._unrecorded and applied <= self._store.marks.confirmed.offset
-            self._at = self._store.queue_state(TOPIC, 0).end  # its own changes; what comes is the other leader's
+            self._at = self._store.queue_state(TOPIC, 0).end  # behind its own changes; later ones are the new leader's
         self._is_distrusted = True
         self._life += 1
 
     def trust_again(self) -> bool:
-        """Whether all that the tables had applied when this node ceased to lead was confirmed then: nothing of it can be lost, and
-        they need not be loaded again."""
+        """Trust the tables again if everything they had applied when this node stopped leading was confirmed then: nothing of it can be
+        lost, and they need not be loaded again. Returns whether they are trusted."""
         if self._is_distrusted and self._is_for_good:
             self._is_distrusted = False
         return not self._is_distrusted
 
     def is_trusted(self) -> bool:
-        """Whether the tables are what the log says."""
+        """Whether the tables agree with the log."""
         return not self._is_distrusted
 
     def reset(self) -> None:
-        """Every table back to the beginning, so that `load` gives the state again."""
+        """Return every table to its initial state, so that `load` can build it again."""
         self._is_loaded = False
         self._early.clear()
         self._changed_to.clear()
@@ -227,9 +227,9 @@ class Metadata:
     def load(self, fit: Callable[[], None] = lambda: None, *, filling: bool = False) -> list[str]:
         """Bring every table to the state at the log's end; returns remarks for the operator. Raises StoreError.
 
-        `fit` then takes back what tables know of messages that the log has lost. What that changes is recorded at the end, and
-        from then on every change is. `filling`: snapshots may be ahead of the log, which is still to come; of it they have what
-        lies below their stamps. After an error nothing is changed or saved until this has succeeded."""
+        Then `fit` removes from the tables what refers to messages that the log has lost. The changes it makes are recorded at the end, and
+        from then on every change is. `filling`: snapshots may be ahead of the log, which is still arriving; they contain everything of
+        it below their stamps. After an error nothing is changed or saved until `load` has succeeded."""
         self._is_distrusted = self._unrecorded = False
         try:
             return self._load(fit, filling)
@@ -247,7 +247,7 @@ class Metadata:
             before = len(self._snapshots.notes)
             snapshot = self._snapshots.load(table.file, log_is_whole=self._store.log.min == 0)
             damaged = self._snapshots.notes[before:]
-            if damaged:  # it is rewritten at once, so that there is a good backup
+            if damaged:  # rewritten at once, so that there is a good backup
                 notes.append("; ".join(damaged))
                 table.dirty = new_baseline = True
             if snapshot is None:
@@ -281,9 +281,9 @@ class Metadata:
             try:
                 work = self.collect()
                 self.save(work)
-                saved = {item[0] for item in work}  # they have what loading has changed: no record of it is needed
+                saved = {item[0] for item in work}  # these have the changes that loading made: no record is needed
                 self._early = [early for early in self._early if self._by_kind[early[0]].file not in saved]
-                # A backup that another broker wrote would be older than anything: ours is one of ours from the beginning.
+                # A backup that another broker wrote would be older than anything: write twice, so that the backup is ours, too.
                 self.save([item for item in work if item[0] in adopted])
             except OSError as error:
                 raise unusable(self._snapshots.folder, error) from error
@@ -291,13 +291,13 @@ class Metadata:
         return notes
 
     def follow(self) -> list[Change]:
-        """Apply what another node has recorded and what is in the queues here since the last call; returns that. What this node has
-        recorded itself, or found reflected in a snapshot, is passed over: each record counts once."""
+        """Apply the records of another node that were added to the queues since the last call, and return them. Records that this node
+        wrote itself, or that a snapshot already reflects, are skipped: each record is applied once."""
         return [] if self._is_distrusted else self._apply_stored()
 
     def adopt(self, file: str, content: dict[str, Any], *, whole: bool) -> None:
-        """This node follows one that does not record its changes: what that one has said of a table, which is not recorded here
-        either. With `whole`, what is not in `content` does not exist."""
+        """Take over a table from a master that does not record its changes; they are not recorded here either. With `whole`, entries
+        that are not in `content` are removed."""
         table = next(table for table in self._tables if table.file == file)
         if whole:
             table.reset()
@@ -305,11 +305,11 @@ class Metadata:
         table.dirty = True
 
     def follow_from_here(self) -> None:
-        """All that is in the queues was applied when it was recorded."""
+        """Skip the records in the queues: each was applied when it was recorded."""
         self._at = self._store.queue_state(TOPIC, 0).end
 
     def _is_reflected(self, file: str, log_offset: int) -> bool:
-        """A table applies its records in the order of the log: it has all that lie before the last one."""
+        """A table applies its records in log order: it has applied all records up to its last one."""
         return log_offset < max(self._loaded_to.get(file, 0), self._changed_to.get(file, 0))
 
     def _apply_stored(self) -> list[Change]:
@@ -344,9 +344,9 @@ class Metadata:
     def collect(
         self, renew_below: int = 0, leave: Collection[str] = (), only: Collection[str] | None = None
     ) -> list[Collected]:
-        """Tables as of now that changed since their last snapshot, or have not been written for long, or still need the
-        log below `renew_below`. Those to `leave` are in the log, and may wait although they changed. They are for `save` on a
-        worker, each as soon as `confirmed` has passed its stamp. Nothing while the tables are not to be trusted."""
+        """Take those tables that changed since their last snapshot, have not been written for long, or still need the log below
+        `renew_below`. Those in `leave` may wait although they changed: their changes are in the log. Give them to `save` on a worker,
+        each as soon as `confirmed` has passed its stamp. Returns nothing while the tables are not trusted."""
         if self._is_distrusted:
             return []
         confirmed = self._store.marks.confirmed.offset
@@ -356,38 +356,38 @@ class Metadata:
             if only is not None and table.file not in only:
                 continue
             if self._loaded_to.get(table.file, 0) > confirmed:
-                continue  # its file is as good, and says so truly
+                continue  # its file is as good, and its stamp is right
             behind = records - self._records.get(table.file, 0)
             due = table.dirty and table.file not in leave
             if due or behind > _RECORDS_BEHIND_MAX or self._snapshots.oldest(table.file) < renew_below:
                 table.dirty = False
                 self._records[table.file] = records
                 content = table.freeze() if isinstance(table, Large) else table.to_snapshot()
-                # The table has no record behind its last change; below `confirmed` it has all of them.
+                # The table has applied no record behind its last change, and all records below `confirmed`.
                 stamp = max(self._changed_to.get(table.file, 0), confirmed)
                 work.append((table.file, content, stamp, self._life))
         return work
 
     def files(self) -> list[str]:
-        """The snapshots of all tables."""
+        """The snapshot files of all tables."""
         return [table.file for table in self._tables]
 
     def stamp(self, name: str) -> int:
-        """The log offset that a snapshot reflects; -1 if there is none, or none of ours."""
+        """The log offset that a snapshot reflects; -1 if there is none, or it is not ours."""
         return self._snapshots.stamp(name)
 
     def has_table(self, name: str) -> bool:
-        """Whether the file is one of ours, and can be written from memory."""
+        """Whether the file belongs to one of these tables, so that it can be written from memory."""
         return any(table.file == name for table in self._tables)
 
     def due_again(self, names: Collection[str]) -> None:
-        """These were collected, but not saved."""
+        """These tables were collected, but not saved."""
         for table in self._tables:
             if table.file in names:
                 table.dirty = True
 
     def save(self, work: list[Collected]) -> None:
-        """Worker: write snapshots. On an OSError those that were not written are due again, and so are those of a former life."""
+        """Worker: write snapshots. After an OSError the unwritten ones are due again, as are those collected before a `distrust`."""
         unsaved = {item[0] for item in work}
         failed: OSError | None = None
         try:
@@ -398,7 +398,7 @@ class Metadata:
                 try:
                     self._snapshots.save(name, table() if callable(table) else table, stamp)
                     unsaved.discard(name)
-                except OSError as error:  # the others must not wait for one that can never be written
+                except OSError as error:  # the others must not wait for one that cannot be written
                     failed = failed or error
         finally:
             self.due_again(unsaved)
@@ -407,5 +407,5 @@ class Metadata:
 
     @property
     def needed_from(self) -> int:
-        """Retention must keep the log from here on: a snapshot lacks these records."""
+        """Retention must keep the log from this offset on: a snapshot lacks these records."""
         return min((self._snapshots.oldest(table.file) for table in self._tables), default=0)

@@ -1,11 +1,11 @@
-"""How far each consumer group has come in each queue.
+"""The offsets of each consumer group in each queue.
 
-Commits come with pulls and one by one. They enter an overlay, which answers from then on, and go to the log about once a second,
-all in one record, which the table applies: so the table, and its snapshot, know only what is in the log. A commit of a push
-consumer, or one that rides on a pull, never goes back, for it may be late; that of a pull consumer or a tool is meant as it is.
+Commits come with pulls and as requests. They enter an overlay, which is used to answer queries at once, and are appended to the log
+about once a second, in one record, which the table applies: so the table and its snapshot contain only what is in the log. A commit
+of a push consumer, or one that came with a pull, never moves an offset back, since it may be late; that of a pull consumer or a tool may.
 
-On a node that does not write, commits stay in the overlay until the log has come as far: the larger one wins, and a reset or deletion
-wins over both. So does what a former leader had recorded a moment ago, and its log may have lost again.
+On a node that does not write, commits stay in the overlay until the log has caught up with them: the larger offset wins, and a reset or
+deletion wins over both. The same holds for what a former leader recorded a moment ago, which its log may have lost again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from kappamq.state.metadata import Commit
 
 SEPARATOR = "@"
 _NO_END = (1 << 63) - 1
-_RECENT = 10  # records: about as many seconds, which is longer than a leader without a majority stays one
+_RECENT = 10  # records: one a second, so for longer than a leader without a majority leads
 
 
 class Offsets:
@@ -41,11 +41,11 @@ class Offsets:
         self._now_ms = now_ms
         self._commit = commit
         self._events = events if events is not None else Events()
-        self._end = end  # end of a queue
-        self._first = first  # of a queue in its topic's present life
+        self._end = end  # returns the end of a queue
+        self._first = first  # returns the first offset of a queue since its topic was last created
         self._table: dict[tuple[str, str], dict[int, int]] = {}  # (topic, group) -> queue id -> offset
         self._overlay: dict[tuple[str, str], dict[int, int]] = {}  # committed since the last record
-        self._recent: deque[dict[tuple[str, str], dict[int, int]]] = deque(maxlen=_RECENT)  # recorded a moment ago
+        self._recent: deque[dict[tuple[str, str], dict[int, int]]] = deque(maxlen=_RECENT)  # recorded recently
         self.version = DataVersion(timestamp=now_ms())
         self.dirty = False
 
@@ -77,11 +77,11 @@ class Offsets:
     # -- changing ----------------------------------------------------------------------------------------------------------
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """A consumer has dealt with everything below `offset`. An older commit that comes late changes nothing, nor does
-        one of messages that we do not have (any more): others with these numbers will come, and must not be skipped.
-        What was committed of a topic's former life means the beginning of its present one."""
+        """A consumer has processed everything below `offset`. A late commit that is older changes nothing, nor does one of messages that
+        we do not have (any more): other messages will get these numbers, and must not be skipped. A commit made before the topic
+        was deleted and created again means the beginning of the present topic."""
         if group == TRANSACTION_GROUP:
-            return  # a client uses an internal group name; the broker's own positions must not change
+            return  # an internal group name: a client must not change the broker's own positions
         if offset >= 0:
             offset = max(offset, self._first(topic, queue_id))
         known = self.get(group, topic, queue_id)
@@ -101,7 +101,7 @@ class Offsets:
         queues[queue_id] = offset
 
     def move(self, group: str, topic: str, offsets: dict[int, int]) -> int:
-        """Set offsets whatever they were; returns the log offset at which that is safe."""
+        """Set offsets whatever they were; returns the log offset at which the change is safe."""
         self.record_commits()
         return self._commit("offsets-reset", [topic, group, _row(offsets)])
 
@@ -113,8 +113,8 @@ class Offsets:
         self.delete(topic=event.name)
 
     def clamp(self) -> None:
-        """Bring offsets into their queues: an offset beyond the end is wrong (the log may have been truncated), and what lies
-        before the first message of a topic that was made again belongs to its former life."""
+        """Move offsets into the range of their queues: one beyond the end is wrong (the log may have been truncated), and one
+        before the first message of a topic that was created again is from before its deletion."""
         rows: list[Any] = []
         for (topic, group), queues in self._table.items():
             inside = {q: min(max(offset, self._first(topic, q)), self._end(topic, q)) for q, offset in queues.items()}
@@ -125,16 +125,16 @@ class Offsets:
             self._commit("offsets", rows)
 
     def record_commits(self) -> None:
-        """Tell the log what was committed since the last time."""
+        """Append the commits since the last call to the log."""
         if not self._overlay:
             return
-        changes = self._overlay.copy()  # `apply` takes out what is recorded then
+        changes = self._overlay.copy()  # `apply` removes what is recorded from the overlay
         rows = [[topic, group, _row(queues)] for (topic, group), queues in changes.items()]
         try:
             self._commit("offsets", rows)
         except KappaError:
             try:
-                # the snapshot has them, and the overlay, for the next record
+                # kept in the table for the snapshot, and in the overlay for the next record
                 self._commit("offsets", rows, anyway=True)
             finally:
                 self._overlay = changes
@@ -153,9 +153,9 @@ class Offsets:
         return self._told(self._table)
 
     def with_overlay(self) -> dict[str, Any]:
-        """The same with commits that are not recorded yet, for queries. Any thread may ask: dictionaries are copied at one go, and nothing
-        is taken out of the offsets of a queue in the overlay, see `_taken_out`."""
-        overlay = self._overlay.copy()  # first: what is recorded meanwhile is in both
+        """The snapshot including commits that are not recorded yet, for queries. Any thread may call this: a dictionary is copied in one
+        step, and the inner dictionaries of the overlay never lose an entry, see `_taken_out`."""
+        overlay = self._overlay.copy()  # first: what is recorded meanwhile is then in both
         table = self._table.copy()
         return self._told({key: table.get(key, {}) | overlay.get(key, {}) for key in table | overlay})
 
@@ -181,12 +181,12 @@ class Offsets:
                 if kind == "offsets":
                     self._reached(topic, group, offsets)
                     continue
-                for committed in (self._overlay, *self._recent):  # it was committed before the reset
+                for committed in (self._overlay, *self._recent):  # committed before the reset
                     _taken_out(committed, (topic, group), set(offsets))
         self.version = self.version.next(self._now_ms())
 
     def _reached(self, topic: str, group: str, offsets: dict[int, int]) -> None:
-        """The log knows of these: what was committed beside it, and is no further, has no meaning any more."""
+        """These offsets are in the log: drop commits in the overlay that are not larger."""
         waiting = self._overlay.get((topic, group))
         if waiting is not None:
             known = {queue for queue, offset in offsets.items() if waiting.get(queue, _NO_END) <= offset}
@@ -201,7 +201,7 @@ class Offsets:
     # -- beside the log ----------------------------------------------------------------------------------------------------
 
     def answered(self) -> list[tuple[str, str, int, int]]:
-        """The same, with what was recorded a moment ago, and the log may have lost: for `keep`, when the tables are what the log says."""
+        """As `beside`, plus recently recorded commits, which the log may have lost: for `keep`, once the tables follow the log again."""
         found: dict[tuple[str, str, int], int] = {}
         for committed in (*self._recent, self._overlay):
             for (topic, group), queues in committed.items():
@@ -209,23 +209,23 @@ class Offsets:
         return [(*place, offset) for place, offset in found.items()]
 
     def keep(self, answered: list[tuple[str, str, int, int]]) -> None:
-        """That was answered: it counts where the log has not come as far."""
+        """Commit again what clients were told is committed; it counts where it is ahead of the log."""
         for topic, group, queue, offset in answered:
             self.commit(group, topic, queue, offset)
 
     def beside(self) -> list[tuple[str, str, int, int]]:
-        """(topic, group, queue id, offset) of what was committed here and is not in the log."""
+        """(topic, group, queue id, offset) of the commits that are here and not in the log."""
         return list(self.each_beside())
 
     def each_beside(self) -> Iterator[tuple[str, str, int, int]]:
-        """The same one by one, for callers that may need only the first ones; nothing may be committed meanwhile."""
+        """The same one by one, for callers that need only the first ones; nothing may be committed meanwhile."""
         for (topic, group), queues in self._overlay.items():
             for queue, offset in queues.items():
                 yield topic, group, queue, offset
 
 
 def _taken_out(committed: dict[tuple[str, str], dict[int, int]], key: tuple[str, str], queues: Set[int]) -> None:
-    """Offsets of these queues have no meaning any more. A thread may have copied the outer dictionary: the inner one keeps what it has."""
+    """Drop the offsets of these queues. A thread may have copied the outer dictionary, so the inner one is replaced, not changed."""
     known = committed.get(key)
     if known is None or queues.isdisjoint(known):
         return

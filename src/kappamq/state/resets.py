@@ -29,7 +29,7 @@ AWAITED_S = 60.0
 """A consumer that has a queue pulls or commits it several times in this time."""
 NOTIFIED_MAX = 64
 """Notified clients that are remembered for each queue, or as many as its group has members. A forgotten client is notified again, and
-begins where the group is then."""
+continues at the group's present offset."""
 UNSETTLED_MAX = 1000
 """Clients of each open queue in each state before `notified`, or as many as its group has members."""
 REMEMBERED_MAX = 10_000
@@ -69,10 +69,10 @@ class PendingResets:
         self._commit = commit
         self._confirmed = confirmed
         self._events = events if events is not None else Events()
-        self._member_count = member_count  # of a group, now
+        self._member_count = member_count  # returns the present number of members of a group
         self._resets: dict[Queue, Reset] = {}
         self._open: dict[tuple[str, str], set[int]] = {}  # (group, topic) -> queue ids
-        self._remembered: dict[Queue, None] = {}  # those that are not open, oldest first
+        self._remembered: dict[Queue, None] = {}  # the queues that are not open, oldest first
         self.dirty = False
 
     def get(self, group: str, topic: str, queue_id: int) -> int | None:
@@ -93,7 +93,7 @@ class PendingResets:
         `parked`: the pull has been waiting since before the reset, so it proves nothing."""
         reset = self._resets.get(queue)
         if reset is not None and reset.safe > self._confirmed():
-            return False  # answer its next pull
+            return False  # a later pull gets the answer
         if reset is None or client in reset.notified:
             if reset is not None:
                 self._close(queue, reset, now)
@@ -103,11 +103,11 @@ class PendingResets:
             # It uses the new offset, or it got the answer and chose another offset.
             change = [*queue, client]
             if len(reset.notified) >= NOTIFIED_MAX and len(reset.notified) >= self._member_count(queue[0]):
-                change.append(next(iter(reset.notified)))  # forgotten for it
+                change.append(next(iter(reset.notified)))  # replaced by this client
             try:
-                self._commit("reset-heard", change, anyway=True)  # with the disk full: told twice after a crash
+                self._commit("reset-heard", change, anyway=True)  # with a full disk: notified twice after a crash
             except NotMaster:
-                return False  # noted when a pull finds the master here
+                return False  # recorded by a later pull, once this node is the master
             self._close(queue, reset, now)
             self._forget_oldest()
             return False
@@ -144,7 +144,7 @@ class PendingResets:
         self.changed(group, topic)
 
     def changed(self, group: str, topic: str) -> None:
-        """A reset was applied."""
+        """A reset was applied: publish it."""
         self._events.publish(ResetChanged(group, topic))
 
     def expect(
@@ -258,7 +258,7 @@ class PendingResets:
         else:
             queue = (str(change[0]), str(change[1]), int(change[2]))
             reset = self._resets.get(queue)
-            if kind == "reset-done":  # too many are remembered
+            if kind == "reset-done":  # more than REMEMBERED_MAX
                 self._drop(queue)
             elif reset is not None:
                 self._notify(reset, str(change[3]))

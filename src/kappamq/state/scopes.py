@@ -1,10 +1,10 @@
-"""Scopes of batch transactions: who owns each, which broker coordinates it, and which of its batches are decided.
+"""Scopes of batch transactions: the owner of each, the broker that coordinates it, and which of its batches are decided.
 
-A scope is a sequence of numbered batches that one owner writes (a Spark query, a replay). Every master knows owner and
-coordinator of a scope, so that nobody can choose another coordinator; the rest is known to the coordinator only. A scope has
-at most one open transaction: the attempt to write one batch. It is decided or aborted, and neither can be undone. What is
-decided stays here until every broker has published its chunks; after that, number, row count and checksum are left, by which a
-repetition is told from something else.
+A scope is a sequence of numbered batches that one owner writes (a Spark query, a replay). Every master knows the owner and the
+coordinator of a scope, so that a client cannot choose another coordinator; only the coordinator knows the rest. A scope has
+at most one open transaction: the attempt to write one batch. It is decided or aborted, and neither can be undone. A decided
+batch stays here until every broker has published its chunks; after that its number, row count and checksum are kept, to tell
+a repetition from another batch.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ KINDS: Final = (
     "batch-aborted",
     "batch-finished",
 )
-"""`scope-asked` changes nothing: a node whose record of it is confirmed was still the master when it was asked."""
+"""`scope-asked` changes nothing: if a node's record of it becomes confirmed, the node was still the master when it was asked."""
 REMEMBERED_MAX: Final = 1000
-"""How many decided batches of a scope can be told from others with the same number."""
+"""How many decided batches of a scope are kept, to recognize repetitions."""
 ATTEMPTS_MAX: Final = 100
 """How many attempts at an open batch are known by name."""
 
 DROPPED_TOPICS_MAX: Final = 100
-"""Of one batch, by name; the others are counted together."""
+"""How many topics of one batch are counted by name; the others are counted together."""
 OTHERS: Final = "(others)"
 
 Chunks = dict[str, list[list[int]]]
@@ -44,27 +44,27 @@ class Open:
     transaction: str
     number: int
     begun_ms: int
-    # at this batch, by the names their writers gave; the last one counts
+    # attempts at this batch, by the names their writers gave; the last one counts
     attempts: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """A batch that counts. Replaced, never changed: a snapshot is made from it beside the loop."""
+    """A batch that counts. Replaced, never changed: a worker makes a snapshot from it."""
 
     number: int
     rows: int
     checksum: int
-    dropped: dict[str, int] = field(default_factory=dict)  # topic -> messages that it no longer could take
+    dropped: dict[str, int] = field(default_factory=dict)  # topic -> messages that it could no longer take
 
 
 @dataclass(slots=True)
 class Publishing:
-    """A decided batch whose messages are not all published."""
+    """A decided batch with messages that are not published yet."""
 
     transaction: str
     number: int
-    chunks: Chunks  # of brokers that have not finished
+    chunks: Chunks  # of the brokers that have not finished
 
 
 @dataclass(slots=True)
@@ -73,12 +73,12 @@ class Scope:
     owner: str
     coordinator: str
     open: Open | None = None
-    decided: dict[int, Decided] = field(default_factory=dict)  # by number, ascending
+    decided: dict[int, Decided] = field(default_factory=dict)  # by batch number, ascending
     publishing: dict[str, Publishing] = field(default_factory=dict)  # by transaction, in the order of the decisions
 
     @property
     def last(self) -> int:
-        """The number of the last decided batch, -1 if there is none."""
+        """The number of the last decided batch; -1 if there is none."""
         return next(reversed(self.decided), -1)
 
 
@@ -97,7 +97,7 @@ class Scopes:
         return self.table.get(name)
 
     def oldest_open(self, coordinator: str) -> Scope | None:
-        """The scope of this coordinator whose transaction has been open for longest."""
+        """The scope of this coordinator whose transaction has been open longest."""
         mine = (scope for scope in self.table.values() if scope.open is not None and scope.coordinator == coordinator)
         return min(mine, key=lambda scope: scope.open.begun_ms if scope.open else 0, default=None)
 
@@ -145,7 +145,7 @@ class Scopes:
         return self.freeze()()
 
     def freeze(self) -> Callable[[], dict[str, Any]]:
-        """A hundred scopes may remember a hundred thousand decisions."""
+        """A copy for a worker: a hundred scopes may have a hundred thousand decisions."""
         return partial(_snapshot, [_frozen(scope) for scope in self.table.values()])
 
     def from_snapshot(self, table: dict[str, Any]) -> None:
@@ -168,7 +168,7 @@ class Scopes:
 
 
 def summed(before: Mapping[str, int], dropped: Mapping[str, Any]) -> dict[str, int]:
-    """Both counts in one, with DROPPED_TOPICS_MAX names at most besides OTHERS."""
+    """Sum of both counts, with at most DROPPED_TOPICS_MAX names besides OTHERS."""
     counts = dict(before)
     for topic, count in dropped.items():
         known = topic in counts or len(counts) - (OTHERS in counts) < DROPPED_TOPICS_MAX
@@ -178,7 +178,7 @@ def summed(before: Mapping[str, int], dropped: Mapping[str, Any]) -> dict[str, i
 
 
 def _frozen(scope: Scope) -> Scope:
-    """A copy as deep as tables change."""
+    """A copy, as deep as the tables change in place."""
     opened = scope.open and replace(scope.open, attempts=list(scope.open.attempts))
     publishing = {name: replace(one, chunks=dict(one.chunks)) for name, one in scope.publishing.items()}
     return replace(scope, open=opened, decided=dict(scope.decided), publishing=publishing)

@@ -1,7 +1,7 @@
-"""Chunks of batch transactions that are staged on this broker, and how far those that were decided are published.
+"""Chunks of batch transactions that are staged on this broker, and how much of the decided ones is published.
 
-A chunk is one record of a system topic; its place is its offset in that topic's only queue. The record of a chunk and the note
-of it here are one group, and so are the messages of a published chunk and the note of that.
+A chunk is one record of a system topic; its place is its offset in that topic's only queue. The record of a chunk and the change
+to this table are appended as one group, and so are the messages of a published chunk and the change that says so.
 """
 
 from __future__ import annotations
@@ -24,42 +24,42 @@ KINDS: Final = (
 )
 
 CHUNK_EXTRA_BYTES: Final = 4096
-"""What a chunk costs besides its body: there may be many small ones."""
+"""Overhead that is charged for a chunk besides its body: there may be many small ones."""
 _GONE_MAX: Final = 64
-"""Places that may be left of chunks that are gone, besides as many as there are."""
+"""How many offsets of removed chunks may remain, in addition to as many as there are chunks."""
 LOST_CHUNKS: Final = "(lost chunks)"
-"""Stands for a topic where chunks are counted that this broker no longer has."""
+"""The name under which chunks are counted that this broker no longer has."""
 
 
 class Chunk(NamedTuple):
     place: int
-    log_offset: int  # the record does not lie before it
+    log_offset: int  # its record is at this log offset or behind it
     crc: int  # of its body
     rows: int
     size: int
     topic: str
     queue_id: int
-    copied_to: int = -1  # the offset in the queue of a copy of its record, which counts instead; -1: there is none
+    copied_to: int = -1  # queue offset of the copy of its record that replaces it; -1: none
 
     @property
     def at(self) -> int:
-        """The offset of its record in the queue; `place` stays the name by which it is decided."""
+        """The queue offset of its record; `place` remains the name by which it is decided."""
         return self.place if self.copied_to < 0 else self.copied_to
 
 
 @dataclass(slots=True)
 class Staged:
-    """What this broker has of one transaction."""
+    """One transaction's chunks on this broker."""
 
     transaction: str
     scope: str
     number: int
     since_ms: int
-    chunks: dict[int, Chunk] = field(default_factory=dict)  # those that are not published, by place
+    chunks: dict[int, Chunk] = field(default_factory=dict)  # the unpublished ones, by place
     waiting: list[int] | None = None  # decided: places to publish, in order; None: not decided
-    # place -> messages of a chunk that are published, if not all are
+    # place -> how many messages of a partly published chunk are published
     parts: dict[int, int] = field(default_factory=dict)
-    dropped: dict[str, int] = field(default_factory=dict)  # topic -> messages that it no longer could take
+    dropped: dict[str, int] = field(default_factory=dict)  # topic -> messages that it could no longer take
 
     @property
     def is_published(self) -> bool:
@@ -73,7 +73,7 @@ class Staged:
 
 
 class StagedChunks:
-    """Anybody may stage many transactions with many chunks: nothing here but a snapshot looks at all of them."""
+    """Clients may stage many transactions with many chunks: only making a snapshot looks at all of them."""
 
     file = "kappamq.staged.json"
     kinds = KINDS
@@ -81,14 +81,14 @@ class StagedChunks:
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
         self.table: dict[str, Staged] = {}  # by transaction, in the order of their first chunk
-        self._scopes: dict[str, dict[str, Staged]] = {}  # the same by scope
+        self._scopes: dict[str, dict[str, Staged]] = {}  # the same, by scope
         self._undecided: dict[str, int] = {}
         self._decided: dict[
             str, list[tuple[int, str]]
         ] = {}  # scope -> heap of (number, transaction), some of them done
-        # Offset in the queue of each chunk's record -> its log offset, which grows with it; and whose it is, by what place.
+        # Queue offset of each chunk's record -> (its log offset, which grows with it, transaction, place).
         self._offsets: dict[int, tuple[int, str, int]] = {}
-        self._places: deque[int] = deque()  # the same offsets in the queue, ascending; some of them are gone
+        self._places: deque[int] = deque()  # the same queue offsets, ascending; some are gone
         self.bytes = self.count = 0
         self.dirty = False
 
@@ -98,7 +98,7 @@ class StagedChunks:
         return self.table.get(transaction)
 
     def scopes(self) -> list[str]:
-        """Those of which something is staged."""
+        """The scopes that have staged chunks."""
         return list(self._scopes)
 
     def of_scope(self, scope: str) -> list[Staged]:
@@ -109,7 +109,7 @@ class StagedChunks:
         return self._undecided.get(scope, 0)
 
     def next_to_publish(self) -> Staged | None:
-        """A decided transaction with chunks that are not published: of one scope those of the smallest batch."""
+        """A decided transaction with unpublished chunks; within a scope the one of the smallest batch."""
         for scope in self._decided:
             first = self._first_decided(scope)
             if first is not None:
@@ -136,16 +136,16 @@ class StagedChunks:
 
     @property
     def charged_bytes(self) -> int:
-        """What they count for where staged bytes are limited."""
+        """How many bytes the chunks count for in the limit of staged bytes."""
         return self.bytes + self.count * CHUNK_EXTRA_BYTES
 
     def needed_from(self) -> int | None:
-        """Log offset of the oldest chunk that may still be published, None if there is none."""
+        """Log offset of the oldest chunk that may still be published; None if there is none."""
         first = self._first()
         return None if first is None else first[0]
 
     def first_below(self, log_offset: int) -> tuple[Staged, Chunk] | None:
-        """The oldest chunk, if its record may lie below a log offset."""
+        """The oldest chunk, if its record may lie below `log_offset`."""
         first = self._first()
         if first is None or first[0] >= log_offset:
             return None
@@ -235,7 +235,7 @@ class StagedChunks:
         staged.chunks[chunk.place] = chunk
         self._offsets[chunk.at] = chunk.log_offset, staged.transaction, chunk.place
         self._places.append(chunk.at)
-        if len(self._places) > 2 * len(self._offsets) + _GONE_MAX:  # while the first one stays, others come and go
+        if len(self._places) > 2 * len(self._offsets) + _GONE_MAX:  # the first may stay long while others go
             self._places = deque(place for place in self._places if place in self._offsets)
 
     def _take(self, staged: Staged, place: int) -> Chunk:
@@ -250,7 +250,7 @@ class StagedChunks:
         return self.freeze()()
 
     def freeze(self) -> Callable[[], dict[str, Any]]:
-        # Chunks are never changed: which ones there are is all to be copied.
+        # Chunks are immutable: copying the collections is enough.
         return partial(_snapshot, [staged.copy() for staged in self.table.values()])
 
     def from_snapshot(self, table: dict[str, Any]) -> None:
@@ -274,7 +274,7 @@ class StagedChunks:
 
 
 def row(chunk: Chunk) -> list[Any]:
-    """A chunk as the records of changes and the snapshot have it."""
+    """A chunk as it appears in records of changes and in the snapshot."""
     return list(chunk)
 
 

@@ -1,4 +1,4 @@
-"""The topics of this broker: their settings, how a send may create one, and what the kernel may do with each."""
+"""The topics of this broker: their settings, when a send may create one, and what the kernel may do with each."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ class Topics:
         self.dirty = False
         self.deleted: dict[
             str, dict[int, int]
-        ] = {}  # where the numbering of deleted topics ended, should they come back
-        self._deleted_at: dict[str, int] = {}  # log offset behind which nothing of a deleted topic lies
+        ] = {}  # where the numbering of deleted topics ended, in case they are created again
+        self._deleted_at: dict[str, int] = {}  # the log offset behind which a deleted topic has no messages
         self.own_system = frozenset((config.cluster, config.name, names.reply_topic(config.cluster)))
         for topic in self._built_in():
             self._put(topic)
@@ -102,7 +102,7 @@ class Topics:
         return topic
 
     def first_offset(self, name: str, queue_id: int) -> int:
-        """The number of a queue's first message in the topic's present life: 0 unless it was deleted and made again."""
+        """The offset of a queue's first message: 0 unless the topic was deleted and created again."""
         ends = self.deleted.get(name)
         return ends.get(queue_id, 0) if ends is not None else 0
 
@@ -112,9 +112,9 @@ class Topics:
     # -- changing ----------------------------------------------------------------------------------------------------------
 
     def for_send(self, header: SendMessage, retry_topic: Callable[[str], TopicConfig] | None = None) -> TopicConfig:
-        """The topic of a send, made on the fly if settings allow it. Raises the error for the sender.
+        """The topic of a send, created if settings allow it. Raises the error for the sender.
 
-        `retry_topic` makes the retry topic of a group, which is not made from a template."""
+        `retry_topic` creates the retry topic of a group, which is not created from a template."""
         name = header.topic
         if not name.strip():
             raise InvalidParameter("the topic of the message is blank")
@@ -183,17 +183,17 @@ class Topics:
             self.template_changed()
 
     def permission_changed(self) -> None:
-        """What the broker as a whole permits has changed, and with it what the kernel may do with every topic."""
+        """The permission of the broker as a whole has changed, and with it what the kernel may do with every topic."""
         for topic in self.table.values():
             self._tell_kernel(topic)
         with suppress(NotMaster):
             self._commit(_PERMISSION_KIND, None, anyway=True)  # name servers compare versions
 
     def template_changed(self) -> None:
-        """Whether sends may make topics, or with how many queues, has changed."""
+        """Whether sends may create topics, or with how many queues, has changed."""
         if self._config.auto_create_topic:
             queues = self._config.default_topic_queues
-            with suppress(NotMaster):  # it is a topic like others, and the master's to change
+            with suppress(NotMaster):  # the template is a topic like others: only the master changes it
                 self.update(TopicConfig(names.AUTO_CREATE_TOPIC, queues, queues, _READ_WRITE | PERMISSION_INHERIT))
 
     def make_ordered(self, topics: Iterable[str]) -> None:
@@ -203,22 +203,22 @@ class Topics:
             if topic is not None and not topic.order:
                 changed = TopicConfig.from_json(topic.to_json())
                 changed.order = True
-                with suppress(NotMaster):  # the name servers tell the master, too
+                with suppress(NotMaster):  # the master hears it from the name servers, too
                     self.update(changed)
 
     def ensure(
         self, name: str, queues: int, permission: int = _READ_WRITE, *, order: bool = False, sys_flag: int = 0
     ) -> TopicConfig:
-        """A topic that the broker itself needs, such as a retry topic. Raises NotMaster if this node may not make it."""
+        """Create a topic that the broker itself needs, such as a retry topic. Raises NotMaster if this node may not create it."""
         topic = self.table.get(name)
         if topic is None:
             topic = TopicConfig(name, queues, queues, permission, order=order, sys_flag=sys_flag)
             self._check(topic)
-            topic = self._update(topic, anyway=True)  # if the log takes nothing it is made again after a restart
+            topic = self._update(topic, anyway=True)  # if the log takes no records it is created again after a restart
         return topic
 
     def forget_deleted(self, log_min: int) -> None:
-        """The log has lost its beginning: of topics whose last message went with it nothing is left to hide."""
+        """The log now begins later: forget deleted topics whose last message was deleted with its beginning."""
         for name in [name for name in self.deleted if name not in self.table]:
             # Records of earlier versions do not contain the offset: then it is taken when first needed.
             if name not in self._deleted_at:
@@ -226,7 +226,7 @@ class Topics:
             if self._deleted_at[name] <= log_min and self._kernel.forget_topic(name):
                 try:
                     self._commit(FORGOTTEN_KIND, name, anyway=True)
-                except NotMaster:  # the role has just ended: as before, and the next time the log is shortened
+                except NotMaster:  # the role has just ended: undo; try again when the log is next shortened
                     for queue_id, end in self.deleted[name].items():
                         self._kernel.set_queue(name, queue_id, end, end)
                     raise
@@ -272,7 +272,7 @@ class Topics:
         return self.freeze()()
 
     def freeze(self) -> Callable[[], dict[str, Any]]:
-        # Settings of a topic are replaced and never changed, and so is where a deleted one ended: names are all to be copied.
+        # The settings of a topic are replaced, never changed, and so are the ends of deleted ones: copying the dictionaries is enough.
         return partial(_snapshot, dict(self.table), self.version, dict(self.deleted), dict(self._deleted_at))
 
     def from_snapshot(self, table: dict[str, Any]) -> None:
@@ -288,21 +288,21 @@ class Topics:
 
     def hide_deleted(self, *, ours: bool = True) -> list[str]:
         """After loading: messages from before a deletion stay deleted, also in queues rebuilt from the log.
-        Returns the deleted topics that have not been made again. `ours`: nobody else decides what is recorded of them."""
+        Returns the deleted topics that have not been created again. `ours`: this node records changes of them itself."""
         for name, ends in list(self.deleted.items()):
             for queue_id, end in ends.items():
                 low, known_end, _next, _stored = self._kernel.queue_state(name, queue_id)
                 if known_end < end or name not in self.table:
                     begin = max(end, known_end)
                     self._hide_below(name, queue_id, begin)
-                    if ours and begin > end:  # sent since, to a topic whose making was lost
+                    if ours and begin > end:  # sent later, to a topic whose creation was lost
                         self._commit(DELETED_KIND, _deletion(name, {queue_id: begin}, None))
                 elif low < end:
                     self._kernel.set_queue_min(name, queue_id, end)
         return [name for name in self.deleted if name not in self.table]
 
     def followed(self, kind: str, change: Any) -> None:
-        """The master has recorded this change, and the table has applied it: notify the listeners of topics."""
+        """The master has recorded this change, and the table has applied it: publish it."""
         if kind == CHANGED_KIND:
             topic = self.table.get(TopicConfig.from_json(change).name)
             if topic is not None:
@@ -311,17 +311,17 @@ class Topics:
             self._hide_followed(str(change["topicName"]))
 
     def hide_followed(self) -> None:
-        """The same for all that were deleted: their records came behind the tables."""
+        """The same for all deleted topics: their records arrived behind the tables."""
         for name in list(self.deleted):
             self._hide_followed(name)
 
     def _hide_followed(self, name: str) -> None:
-        """As `hide_deleted`, for one topic; what was sent to it since is behind this change and stays."""
+        """As `hide_deleted`, for one topic; messages sent to it later lie behind this change and stay."""
         for queue_id, end in self.deleted.get(name, {}).items():
             self._hide_below(name, queue_id, end)
 
     def _hide_below(self, name: str, queue_id: int, begin: int) -> None:
-        """Messages that are in the log already, and not in the queue, keep their numbers: the topic may have been made again."""
+        """Messages that are in the log but not in the queue yet keep their numbers: the topic may have been created again."""
         low, end, numbered, _stored = self._kernel.queue_state(name, queue_id)
         if numbered == end <= begin:
             if low < begin:
@@ -330,10 +330,10 @@ class Topics:
             self._kernel.set_queue_min(name, queue_id, min(begin, end))
 
     def add_ends(self, ends: Mapping[str, Mapping[int, int]]) -> None:
-        """After loading: topics that are not in the table, and have no messages but queue ends, count as deleted.
-        If one is made again, its first messages have these numbers; else it is forgotten in time."""
+        """After loading: topics that are not in the table, and have queue ends but no messages, count as deleted.
+        If one is created again, its messages continue at these numbers; otherwise it is forgotten in time."""
         for name, queues in ends.items():
-            # The records of these tables are in a queue of their own, which belongs to no topic that anybody could have deleted.
+            # The queue of these metadata records does not belong to a topic that a client could have deleted.
             if name not in self.table and name not in self.deleted and name != names.METADATA_TOPIC:
                 self._commit(DELETED_KIND, _deletion(name, queues, None))
 

@@ -1,1 +1,1 @@
-"""The log and what is derived from it. Synchronous, and the time is an argument; the broker decides on which thread a call runs."""
+"""The log and what is derived from it. Synchronous: the broker passes the time and decides on which thread a call runs."""

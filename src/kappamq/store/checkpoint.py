@@ -31,7 +31,7 @@ class Checkpoint:
 
     @classmethod
     def decode(cls, data: bytes) -> Self:
-        """Read the first 40 bytes; what is missing counts as zero."""
+        """Read the first 40 bytes; missing ones count as zero."""
         return cls(*CHECKPOINT.unpack(data[:USED_BYTES].ljust(USED_BYTES, b"\0")))
 
     def encode(self) -> bytes:
@@ -55,9 +55,9 @@ class Checkpoint:
             files.close(fd)
 
     def write(self, path: Path, files: Files | None = None, *, sync: bool = False) -> None:
-        """Overwrite the 40 bytes in place: they lie in one sector, so a crash leaves the old ones or the new.
+        """Overwrite the 40 bytes in place: they are in one sector, so a crash leaves either the old or the new ones.
 
-        With `sync` it returns when they are on disk. What it covers must be on disk before."""
+        With `sync` they are on disk when it returns. Whatever the checkpoint covers must be on disk before."""
         files = files or Files()
         fd = files.open(path, create=True)
         try:
@@ -77,7 +77,7 @@ class Checkpoint:
         return (int.from_bytes(self.encode(), "big") ^ int.from_bytes(written, "big")).bit_count() == 1
 
     def is_possible(self, newest_ms: int) -> bool:
-        """Whether a broker may have written this: its times are times of records, the newest of which has `newest_ms`."""
+        """Whether a broker can have written this: its times are store times of records, and the newest record has `newest_ms`."""
         return (
             all(0 <= ms <= newest_ms + _AHEAD_MS for ms in self.times())
             and min(self.master_flushed, self.confirmed) >= 0

@@ -1,11 +1,11 @@
-"""Cuts the end off the log of a store that no broker has open, for an operator who has decided that it must go.
+"""Cut the end off the log of a store that no broker has open, for an operator who has decided to discard it.
 
-What is cut is kept aside, in a file of its own. Queues, index, timers and snapshots are then as the rest of the log says. In this order,
-so that a crash leaves a store that opens, and the same command can be given again:
+The cut bytes are kept in a separate file. Afterwards queues, index, timers and snapshots agree with the rest of the log. The order of the
+steps ensures that after a crash the store opens, and that the same command can be repeated:
 
     the bytes are copied and synced;
-    snapshots that know more than the rest of the log make way for their backup, timer files that may are removed;
-    the position file goes down, so that recovery enters nothing but what is left;
+    snapshots that reflect cut records are replaced by their backups, and timer files that may do so are removed;
+    the position file is lowered, so that recovery dispatches only what is left;
     the log files are removed, last to first, and zeros written.
 """
 
@@ -39,17 +39,17 @@ _BACKUP: Final = ".bak"
 
 @dataclass(slots=True)
 class Cut:
-    """What was done, for the operator."""
+    """What was cut, for the operator."""
 
     log_offset: int
-    log_end: int  # before
+    log_end: int  # before the cut
     records: int = 0
     kept: Path | None = None
     notes: list[str] = field(default_factory=list)
 
 
 class OfflineCut:
-    """The caller holds the store's lock."""
+    """The caller must hold the store's lock."""
 
     def __init__(self, root: Path, log: LogReader, module: KernelModule, files: Files | None = None) -> None:
         self._root = root
@@ -60,7 +60,7 @@ class OfflineCut:
     # -- before anything is changed ----------------------------------------------------------------------------------------
 
     def plan(self, log_offset: int) -> Cut:
-        """Raises StoreError, which names the nearest places, if the log cannot be cut to `log_offset`."""
+        """Raises StoreError, which names the nearest possible offsets, if the log cannot be cut to `log_offset`."""
         refuse_raft_store(self._root, self._files)
         log = self._log
         end = log.end()
@@ -84,7 +84,7 @@ class OfflineCut:
         return reached
 
     def _units(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
-        """(how far whole records and batches have come, how many records they are), piece by piece."""
+        """Scan in pieces; yields (end of the whole records and batches so far, number of records in the piece)."""
         at = start
         while at < stop:
             data = self._log.read(at, min(stop - at, _CHUNK_BYTES))
@@ -100,7 +100,7 @@ class OfflineCut:
             yield at, records
 
     def _next_end(self, at: int) -> int | None:
-        """Where the record or batch that begins at `at` ends."""
+        """The end of the record or batch that begins at `at`."""
         end = None
         for found in self._log.scan(at):
             if not isinstance(found, Found):
@@ -113,7 +113,7 @@ class OfflineCut:
     # -- changes -----------------------------------------------------------------------------------------------------------
 
     def carry_out(self, cut: Cut, log: CommitLog) -> None:
-        """`log`: not loaded yet. Afterwards the store is like one after a crash: recovery does the rest."""
+        """`log` must not be loaded yet. Afterwards the store is as after a crash, and recovery does the rest."""
         AbortFile(self._root, self._files).create()
         self._keep(cut)
         self._drop_snapshots(cut)
@@ -127,7 +127,7 @@ class OfflineCut:
             log.close()
 
     def _keep(self, cut: Cut) -> None:
-        """Copy everything from the cut on, also what is no good record."""
+        """Copy everything from the cut on, including bytes that are not good records."""
         stop = self._last_byte(cut)
         if stop == cut.log_offset:
             return
@@ -192,7 +192,7 @@ class OfflineCut:
                 continue
             has_older = any(found is not None and not _knows_more(found, cut.log_offset) for found in (file, backup))
             if not has_older and self._log.min > 0:
-                # The log does not hold all that the table knows: an older state of it cannot be had.
+                # The log does not contain every change in the table, so an older state cannot be rebuilt.
                 table = next(found.table for found in newer.values() if found is not None)
                 Snapshots(folder, self._files).save(name, table, cut.log_offset)
                 self._files.remove(folder / (name + _BACKUP))
@@ -218,7 +218,7 @@ class OfflineCut:
             self._files.close(fd)
 
     def _drop_timers(self, cut: Cut) -> None:
-        """Timer files list records of the timer topic; the broker makes them anew from its queue."""
+        """Remove the timer files if they may refer to cut records; the broker rebuilds them from the timer topic's queue."""
         if cut.kept is None or not self._files.exists(self._root / "timerwheel"):
             return
         name, at, overlap = TIMER_TOPIC.encode(), cut.log_offset, b""
@@ -236,7 +236,7 @@ class OfflineCut:
         cut.notes.append("timer files were removed: the next start makes them from the timers that are left")
 
     def _drop_index(self, log_offset: int) -> None:
-        """Recovery takes keys out of the newest file, but what its header says of times would stay."""
+        """Recovery removes keys from the newest file, but its header would keep the times of cut records."""
         folder = self._root / "index"
         for path in reversed(list_index_files(folder, self._files)):
             fd = self._files.open(path, writable=False)
@@ -250,13 +250,13 @@ class OfflineCut:
             self._files.sync_folder(folder)
 
     def _lower_position(self, log_offset: int) -> None:
-        """To where the queue files are complete for what is left; recovery removes entries and keys behind it."""
+        """Lower it to where the queue files are complete for what is left; recovery removes entries and keys behind that."""
         path, log = self._root / POSITION_NAME, self._log
         position, _why = Position.load(path, self._files)
         checkpoint = Checkpoint.load(self._root / "checkpoint", self._files).encode()[:40]
         known = position is not None and fingerprint(log, position.dispatched) == position.last_crc
         if position is None or not known or not position.wrote(checkpoint):
-            # Another broker wrote last, or nobody knows: all of it is entered again, and none of it may be missing then.
+            # Written last by another broker, or by an unknown one: recovery dispatches everything again, so nothing may be missing on disk.
             self._sync_log()
             position = Position(
                 dispatched=log.min,
@@ -279,7 +279,7 @@ class OfflineCut:
             synced_crc=fingerprint(log, synced),
             flushed=min(position.flushed, log_offset),
             index=min(position.index, log_offset),
-            queues=0,  # at least: files hold more, and what lies behind the cut is taken out of them
+            queues=0,  # at least this many: files have more, and entries behind the cut are removed
             entries=0,
             synced_queues=0,
             synced_entries=0,

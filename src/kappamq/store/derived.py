@@ -52,7 +52,7 @@ class Derived:
         fingerprint: Callable[[int], int],
         flushed: Callable[[], tuple[int, int]],
     ) -> None:
-        """`fingerprint`: the CRC of the log's bytes before an offset; `flushed`: (log offset on disk, store time there)."""
+        """`fingerprint`: returns the CRC of the log's bytes before an offset; `flushed`: returns (log offset on disk, store time there)."""
         self._root = root
         self._kernel = kernel
         self._queues = queues
@@ -78,17 +78,17 @@ class Derived:
         )
         self._ends: dict[tuple[str, int], int] = {}
         self._entries = 0
-        self._unsyncable: str | None = None  # why queue and index files cannot be made durable any more
+        self._unsyncable: str | None = None  # why queue and index files can no longer be made durable
 
     def open(self, checkpoint: Checkpoint, boot_id: str, position: Position | None, log_min: int) -> None:
-        """Take over the result of recovery: the kernel has the contents of the queue files, `position` (None: not ours) what is synced."""
+        """Take over the result of recovery: the kernel knows the queue files' contents, `position` (None: not ours) what is synced."""
         self._checkpoint = checkpoint
         for topic, queue_id in self._queues.queues():
             stored = self._kernel.queue_state(topic, queue_id).stored
             if stored:
                 self._ends[topic, queue_id] = stored
                 self._entries += stored
-        # Without our position nothing is known to be on disk: the log begins at a file start, and counts are zero.
+        # Without our own position file no entry is known to be on disk: the log begins at a file start, and counts are zero.
         known = position or replace(self._noted, synced=log_min)
         self._noted = replace(
             known, checkpoint=checkpoint.encode(), checkpoint_before=checkpoint.encode(), boot_id=boot_id
@@ -106,7 +106,7 @@ class Derived:
         checkpoint.write(self._root / "checkpoint", self._files, sync=True)
 
     def lower(self, log_end: int) -> None:
-        """The log will be cut to `log_end`: durably forget that it was on disk up to more."""
+        """The log will be cut to `log_end`: durably lower the offset up to which it is known to be on disk."""
         assert self._noted.dispatched <= log_end, "entries of what is cut off are in the files"
         self._noted = replace(self._noted, flushed=min(self._noted.flushed, log_end))
         self._noted.save(self.position_path, self._files, sync=True)
@@ -139,7 +139,7 @@ class Derived:
     def write(self, work: DerivedWork) -> None:
         """Put entries and keys into their files and record the position. Idempotent."""
         for topic, queue_id, first, entries in work.entries:
-            low = self._kernel.queue_state(topic, queue_id).first  # it may be higher by now: messages below are deleted
+            low = self._kernel.queue_state(topic, queue_id).first  # may be higher by now: messages below are deleted
             if not self._queues.write(topic, queue_id, first, entries, low):
                 continue
             end = first + len(entries) // ENTRY.size
@@ -166,13 +166,13 @@ class Derived:
         except OSError as error:
             if part is self._index and error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise  # there was no space for its slots: they are written again
-            # A second attempt would succeed and prove nothing: the system has dropped the pages it could not write.
+            # A retry would succeed and prove nothing: the system has dropped the pages that it could not write.
             self._unsyncable = str(error)
             log.error("queue files may not be on disk (%s); after a power cut they are rebuilt from the log", error)
             return
         before = self._checkpoint.encode()
         self._checkpoint.physic_ms = self._flushed()[1]
-        # A Java broker that opens this store builds anew what is younger: also the keys that our index files do not have yet.
+        # A Java broker that opens this store rebuilds what is newer, including keys that our index files do not have yet.
         behind = self._index.behind
         self._checkpoint.logics_ms = min(work.store_ms, self._index.end_ms) if behind else work.store_ms
         self._checkpoint.index_ms = self._index.end_ms
@@ -204,7 +204,7 @@ class Derived:
         self._noted.save(self.position_path, self._files)
 
     def forget_topic(self, topic: str) -> None:
-        """Remove a deleted topic's queue files; the position must not count them any more before they go."""
+        """Remove a deleted topic's queue files, and first their entries from the counts in the position."""
         for key in [key for key in self._ends if key[0] == topic]:
             self._entries -= self._ends.pop(key)
         noted, queues, entries = self._noted, len(self._ends), self._entries

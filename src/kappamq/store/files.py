@@ -1,7 +1,7 @@
-"""The disk: the only file-system calls of the store and the broker (tests/test_tidy.py holds them to it).
+"""The disk: the only file-system calls of the store and the broker (tests/test_tidy.py checks that).
 
 Tests subclass `Files` to make a disk slow, full or broken. A simulated disk can replace it: then a descriptor is any number that
-this disk issues, and it has its own `Flusher` and `FileMap`, which the kernel provides for real disks.
+this disk returns, and it has its own `Flusher` and `FileMap`, which the kernel provides for real disks.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ class FileMap(Protocol):
         """Pages that could not be read so far."""
 
     def lost(self) -> list[tuple[int, int]]:
-        """The stretches [start, stop) of pages that could not be read and are shown as zeros."""
+        """The ranges [start, stop) of pages that could not be read and appear as zeros."""
 
     def enter(self, at: int, size: int, /) -> None:
-        """Any thread: have the pages of [at, at + size) entered into the address space, so that reading them does not wait for it."""
+        """Any thread: map the pages of [at, at + size) into the address space, so that reading them does not wait for page faults."""
 
     def is_lost(self, at: int, size: int, /) -> bool:
-        """Read a byte of every page of [at, at + size): whether one of them is shown as zeros."""
+        """Read a byte of every page of [at, at + size); return whether one of them appears as zeros."""
 
     def restore(self, start: int, stop: int, fd: int, /) -> None:
         """Map the file again in pages that `lost` returned. Raises OSError if they fail again; then they stay lost."""
@@ -104,7 +104,7 @@ class Files:
         os.truncate(path, size)
 
     def identity(self, path: Path) -> tuple[int, int] | None:
-        """(device, number on it) of a file, the same by whatever name it is reached; None if there is none. Each simulated disk
+        """(device, file number) of a file, the same for all its names; None if there is no file. Each simulated disk
         needs a device number of its own."""
         try:
             found = os.stat(path)
@@ -133,7 +133,7 @@ class Files:
             start += os.pwrite(fd, _CHUNK[: end - start], start)
 
     def next_data(self, fd: int, at: int) -> int | None:
-        """The next position at or behind `at` where something was ever written; None if there is none."""
+        """The next position at or behind `at` that was ever written; None if there is none."""
         try:
             return os.lseek(fd, at, os.SEEK_DATA)
         except OSError as error:
@@ -153,12 +153,12 @@ class Files:
         return data
 
     def read_exactly(self, fd: int) -> None:
-        """Disable the system's read-ahead for this file. With it, the thread that touches the end of the pages read ahead, also through
+        """Disable the system's read-ahead for this file. Otherwise a thread that reaches the end of the pages read ahead, even through
         a mapping, would wait for the next megabytes, and the loop must not wait for a disk."""
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
 
     def warm(self, fd: int, count: int, at: int) -> None:
-        """Read this into the page cache; returns when it is there. Nothing is copied to user space."""
+        """Read these bytes into the page cache; returns when they are there. Nothing is copied to user space."""
         os.posix_fadvise(fd, at, count, os.POSIX_FADV_WILLNEED)  # request all of it, then wait
         with open(os.devnull, "wb", buffering=0) as nowhere:
             while count > 0:
@@ -186,7 +186,7 @@ class Files:
         return None if got < count else bytes(buffer)
 
     def pwrite(self, fd: int, data: bytes | memoryview, at: int) -> None:
-        """Write all of it, or raise."""
+        """Write all of it, or raise an error."""
         view = memoryview(data)
         while view:
             written = os.pwrite(fd, view, at)
@@ -220,7 +220,7 @@ class Files:
         os.replace(old, new)
 
     def exchange(self, one: Path, other: Path) -> None:
-        """Swap two names, both of which exist, in one step; without support of the file system, one of them is missing for a moment."""
+        """Swap two existing names in one step; if the file system does not support that, one of them is missing for a moment."""
         if _libc.renameat2(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _EXCHANGE) == 0:
             return
         code = ctypes.get_errno()
@@ -236,22 +236,22 @@ class Files:
         os.link(old, new)
 
     def remove_tree(self, folder: Path, *, ignore_errors: bool = False) -> None:
-        """Remove a folder with all that is in it; nothing if there is none. With `ignore_errors`, as much of it as can be removed."""
+        """Remove a folder with its contents, if it exists. With `ignore_errors`, as much of it as can be removed."""
         if ignore_errors or self.exists(folder):
             shutil.rmtree(folder, ignore_errors=ignore_errors)
 
     def lock(self, fd: int) -> None:
-        """Lock a file against other processes, by its first byte, as a Java broker does. Raises OSError of EACCES or EAGAIN if another
-        process has it.
+        """Lock a file against other processes, by its first byte, as a Java broker does. Raises OSError with EACCES or EAGAIN if another
+        process has locked it.
 
-        The lock belongs to this process: it excludes nobody within it, and ends when any descriptor of the file is closed."""
+        The lock belongs to this process: it excludes nothing within it, and ends when any descriptor of the file is closed."""
         fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
 
     def lock_holder(self, fd: int) -> int | None:
-        """The other process that has locked the file, 0 if it cannot be named, None if there is none."""
+        """The other process that has locked the file; 0 if it is unknown, None if there is none."""
         asked = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)
         kind, _whence, _start, _length, pid = _FLOCK.unpack(fcntl.fcntl(fd, fcntl.F_GETLK, asked))
-        # The system says 0 or -1 for a holder that has no name here (another container, another machine).
+        # The system returns 0 or -1 for a holder that is not visible here (another container, another machine).
         return None if kind == fcntl.F_UNLCK else max(pid, 0)
 
     def map(self, fd: int, size: int) -> FileMap:

@@ -1,4 +1,4 @@
-"""What can be found in an open store: records by their place, entries by their number, messages by time or key."""
+"""What can be read from an open store: records by log offset, entries by queue offset, messages by time or key."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ class Finding:
     clock_steps: ClockSteps
 
     def record(self, log_offset: int) -> bytes | None:
-        """The whole record at `log_offset`, None if there is none. May wait for the disk."""
+        """The whole record at `log_offset`; None if there is none. May wait for the disk."""
         found = self.found(log_offset)
         return None if found is None else found[0]
 
     def decoded(self, log_offset: int) -> Record | None:
-        """The same, as its fields."""
+        """The same record, decoded."""
         found = self.found(log_offset)
         return None if found is None else found[1]
 
     def found(self, log_offset: int) -> tuple[bytes, Record] | None:
-        """Both."""
+        """The same record, as bytes and decoded."""
         if not self.log.min <= log_offset < self.marks.dispatched.offset:
             return None
         size = Front(self.log.slice(log_offset, FRONT_BYTES)).size
@@ -81,7 +81,7 @@ class Finding:
         return int(low)
 
     def store_ms(self, topic: str, queue_id: int, offset: int) -> int | None:
-        """When message `offset` of a queue was stored; None if it is not there. May wait for the disk."""
+        """When message `offset` of a queue was stored; None if there is none. May wait for the disk."""
         found = self.entry(topic, queue_id, offset)
         if found is None:
             return None
@@ -91,7 +91,7 @@ class Finding:
     def search(self, topic: str, queue_id: int, ms: int, upper: bool = False) -> int:
         """The first message stored at or after `ms`; with `upper`, the last stored at or before it. May wait for the disk.
 
-        Times are those of the current clock, also for records stamped before it was set."""
+        Times are those of the present clock, also for records that were stamped before the clock was set."""
         low, end, _next, _stored = self.kernel.queue_state(topic, queue_id)
         first, last = low, end
 
@@ -131,26 +131,26 @@ class Finding:
         return self.kernel.queue_state(topic, queue_id)
 
     def queue_ids(self, topic: str) -> list[int]:
-        """Queues that have, or had, a message."""
+        """The queues that have or had messages."""
         return self.kernel.queue_ids(topic)
 
     def tail_entries(self, topic: str, queue_id: int, first: int, count: int) -> bytes:
-        """Entries of a queue that are in memory, from message `first` on; b"" if that one's is not."""
+        """Entries of a queue that are in memory, from message `first` on; b"" if the first one is not."""
         return self.kernel.tail_entries(topic, queue_id, first, count)
 
     def fetch(self, topic: str, queue_id: int, first: int, count: int, *, warm: bool = False) -> PullVerdict:
-        """Records of a queue, from message `first` on, as they are stored; else why not (native/layout.py), as for a pull. `warm`: they
-        were read just now, so the disk need not be waited for."""
+        """Stored records of a queue from message `first` on, or why there are none (native/layout.py), as for a pull. `warm`: they have
+        just been read, so it need not wait for the disk."""
         return self.kernel.fetch(topic, queue_id, first, count, warm)
 
     @property
     def append_offset(self) -> int:
-        """Where the log goes on: behind everything that was appended, written or not."""
+        """The offset of the next append: behind everything that was appended, written or not."""
         return self.kernel.append_offset
 
     @property
     def hot_from(self) -> int:
-        """The log from here on is taken to be in memory."""
+        """The log from here on is assumed to be in memory."""
         return self.kernel.hot_from
 
     @property
@@ -160,13 +160,13 @@ class Finding:
 
     @property
     def host(self) -> bytes:
-        """This broker's address, as records and offset ids hold it."""
+        """This broker's address, as in records and offset ids."""
         return self.kernel.store_host
 
     # -- bytes of the log, for workers -------------------------------------------------------------------------------------
 
     def warm(self, log_offset: int, size: int) -> None:
-        """Worker: read a stretch of the log, so that it is in memory when the loop looks at it."""
+        """Worker: read a range of the log into memory, so that the loop does not wait for the disk."""
         end = min(log_offset + size, self.log.end)
         while log_offset < end:
             at = log_offset % self.log.segment_bytes
@@ -178,7 +178,7 @@ class Finding:
             log_offset += count
 
     def pread(self, log_offset: int, size: int) -> bytes:
-        """Worker: bytes of the log as they lie in their file, up to its end or that of the log. b"" if they cannot be read."""
+        """Worker: bytes of the log, up to the end of their file or of the log. b"" if they cannot be read."""
         place = log_offset % self.log.segment_bytes
         fd = self.log.fd_at(log_offset)
         size = min(size, self.log.segment_bytes - place, self.log.end - log_offset)

@@ -34,7 +34,7 @@ class AbortFile:
         return self._files.exists(self._path)
 
     def pid(self) -> int | None:
-        """The process that wrote it, None if that cannot be read."""
+        """The process that wrote the file; None if that cannot be read."""
         try:
             fd = self._files.open(self._path, writable=False)
         except OSError:
@@ -48,7 +48,7 @@ class AbortFile:
         return int(text) if text.isdigit() and len(text) <= _PID_DIGITS_MAX else None
 
     def create(self, pid: int | None = None) -> None:
-        """Durable when it returns: a power cut must not make a crash look like a clean stop."""
+        """Durable when it returns: after a power cut a crash must not look like a clean stop."""
         fd = self._files.open(self._path, create=True)
         try:
             self._files.truncate(fd, 0)
@@ -76,7 +76,7 @@ class StoreLock:
         self._identity = (0, 0)
 
     def acquire(self) -> None:
-        """Raises StoreLocked if another process, or another store in this one, has the directory."""
+        """Raises StoreLocked if another process, or another store in this process, holds the directory."""
         assert self._fd < 0, "locked already"
         if self._files.identity(self._path) in StoreLock._held:
             raise StoreLocked(
@@ -119,7 +119,7 @@ class StoreLock:
 
     @classmethod
     def holder(cls, root: Path, files: Files | None = None) -> int | None:
-        """The process that has the directory open, 0 if it cannot be named, None if there is none. Changes nothing."""
+        """The process that has the directory open; 0 if it is unknown, None if there is none. Changes nothing."""
         files = files or Files()
         path = root / LOCK_NAME
         if files.identity(path) in cls._held:

@@ -1,7 +1,7 @@
-"""The store as one thing: the log, its watermarks, and what is derived from it.
+"""The whole store: the log, its watermarks, and what is derived from it.
 
-Everything here is called from the broker's loop, unless its docstring says that it is for a worker. Nothing blocks: a waiter is
-parked on a watermark and returned by the call that moves it.
+Everything here is called from the broker's loop, unless its docstring says that it is for a worker. Waits do not block: a waiter is
+parked on a watermark and returned by the call that advances it.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class MessageStore(QueueBounds):
         written: Callable[[int, bytes | memoryview], None] = lambda start, data: None,
         flushed: Callable[[int], None] = lambda offset: None,
     ) -> None:
-        """`grown`: called with the watched queues that have new messages, once per turn; `written`: with where a turn wrote what;
-        `flushed`: with how far the log is on disk now."""
+        """`grown`: called once per turn with the watched queues that have new messages; `written`: called with the offset and the bytes
+        that a turn wrote; `flushed`: called with the offset up to which the log is on disk."""
         self.config = config
         self.kernel_module = kernel_module
         self.kernel = kernel
@@ -79,14 +79,14 @@ class MessageStore(QueueBounds):
         self.marks = Marks(mode_of(config.flush))
         self._grown = grown
         self._on_written, self._on_flushed = written, flushed
-        self.generation = 0  # how often the log was cut since the start: what was written before may be other bytes now
-        self.failed: str | None = None  # why nothing can be written until a restart
+        self.generation = 0  # how often the log was cut since the start: bytes read before a cut may have been replaced
+        self.failed: str | None = None  # why the store is read-only until a restart
         self.last_ms = 0  # store time of the newest record
         self.received_count = 0  # records of another broker's log
         self.clock_steps = ClockSteps()  # where the wall clock was set; set by the broker
         self._flushed_ms = 0
         self._flush_times: deque[tuple[int, int]] = deque()
-        self._index_at = 0  # keys of records below are indexed or pending; less than `dispatched` only after a crash
+        self._index_at = 0  # keys below are indexed or pending; less than `dispatched` only after a crash
         self._damage: list[tuple[int, int]] = []  # stretches of the log that recovery skipped
         self._flusher: Flusher = None  # type: ignore[assignment]  # made by `open`
         self._lock = StoreLock(root, self.files)
@@ -97,8 +97,8 @@ class MessageStore(QueueBounds):
     def open(self, boot_id: str, *, enter_up_to: int | None = None, begin_at: int = 0) -> Recovered:
         """Lock the directory and bring log, queues and index together. Raises StoreError.
 
-        `enter_up_to`: of records behind this offset nobody knows that they are confirmed. They stay in the log and get into their queues
-        when `visible` passes them; what was once in its queue is confirmed. `begin_at`: where a store without a log begins."""
+        `enter_up_to`: records behind this offset are not known to be confirmed. They stay in the log, and are entered into their queues
+        when `visible` passes them; a record that is in its queue file counts as confirmed. `begin_at`: where an empty log begins."""
         try:
             self.files.make_folder(self.config.root)
             refuse_raft_store(self.config.root, self.files)
@@ -155,8 +155,8 @@ class MessageStore(QueueBounds):
         self.kernel.mins_raised = True
         self._damage = found.damage
         if self.config.index_enabled:
-            # Without index files all keys are indexed again; else from the last record that they hold: a record is known to begin
-            # there, and the index skips what it has.
+            # Without index files all keys are indexed again; otherwise from the last indexed record on: a record begins there, and the
+            # index skips keys that it has.
             self._index_at = max(self.log.min, min(self.index.indexed_to - 1, entered))
         else:
             self._index_at = entered
@@ -230,7 +230,7 @@ class MessageStore(QueueBounds):
     # -- a turn of the loop ------------------------------------------------------------------------------------------------
 
     def append(self, record: GroupMember, now_ms: int) -> tuple[int, int, int]:
-        """Append one record; returns its log offset, its queue offset and its bytes. Raises SegmentFull of the kernel module."""
+        """Append one record; returns its log offset, its queue offset and its size. Raises SegmentFull of the kernel module."""
         return self.kernel.append(*record, now_ms)
 
     def write(self, now_ms: int) -> list[Any]:
@@ -248,11 +248,11 @@ class MessageStore(QueueBounds):
         return reached
 
     def receive(self, log_offset: int, data: bytes | memoryview) -> tuple[int, list[Any]]:
-        """Take bytes of another broker's log, which must lie at our end: (its new end, the waiters that are released).
+        """Append bytes of another broker's log at the end of ours. Returns (the new end of our log, the waiters that are released).
 
-        Taken are whole records and batches of one file; come again with the rest, from the new end on. That lies beyond `data` if an
-        end mark was the last: the rest of its file is nothing. Raises ForeignBytes, and takes nothing, if they are not what our log
-        goes on with. A next file that is not prepared is made here, which takes time."""
+        It takes whole records and batches within one file; call it again with the rest, from the new end on. After an end mark the new
+        end is the next file and may be behind `data`: the rest of the file is unused. Raises ForeignBytes, and takes nothing, if the
+        bytes cannot continue our log. If the next file is not prepared, it is created here, which takes time."""
         if self.failed is not None:
             raise StoreReadOnly(self.failed)
         assert self.kernel.append_offset == self.log.end, "nothing of our own may be pending"
@@ -288,10 +288,10 @@ class MessageStore(QueueBounds):
         return self.kernel.put_count + self.received_count
 
     def cut(self, offset: int) -> list[Any]:
-        """Durably end the log at `offset`, where a record or batch ends and behind which nothing is dispatched; what is appended and
+        """Durably end the log at `offset`, the end of a record or batch, behind which nothing has been dispatched; what is appended but
         not written is dropped. Returns the waiters for what is gone.
 
-        Waits for the disk. Nobody else may use the store meanwhile: no thread that writes derived files or prepares a log file."""
+        Waits for the disk. Nothing else may use the store meanwhile: no thread that writes derived files or prepares a log file."""
         if self.failed is not None:
             raise StoreReadOnly(self.failed)
         dispatched = self.marks.dispatched.offset
@@ -302,7 +302,7 @@ class MessageStore(QueueBounds):
         self._flusher.cut(offset)
         self.generation += 1
         try:
-            # The position first: a log that is shorter than what it says counts as damaged.
+            # The position first: a log shorter than its position file says counts as damaged.
             self.derived.lower(offset)
             self.log.cut(offset)
         except OSError as error:
@@ -316,7 +316,7 @@ class MessageStore(QueueBounds):
         return gone
 
     def _number_rest(self) -> None:
-        """Raise queues' next numbers by what is in the log and not dispatched."""
+        """Raise the next offsets of queues by the records in the log that are not dispatched."""
         for start, records in self.log.whole_pieces(self.kernel_module, self.marks.dispatched.offset, self.log.end):
             wrong = self.kernel.number(records)[1]
             if wrong is not None:
@@ -330,13 +330,13 @@ class MessageStore(QueueBounds):
         return reached
 
     def take_mode(self, mode: Mode) -> list[Any]:
-        """The marks move by another mode from now on; returns the waiters that are released."""
+        """Use another mode to advance the marks from now on; returns the waiters that are released."""
         reached = self.marks.take_mode(mode)
         self._dispatch_visible()
         return reached
 
     def follow_marks(self) -> list[Any]:
-        """Something that the mode depends on has changed outside of this store; returns the waiters that are released."""
+        """Advance the marks after something outside of this store changed that the mode depends on; returns the released waiters."""
         reached = self.marks.follow()
         if self.marks.dispatched.offset < self.marks.visible.offset:
             self._dispatch_visible()
@@ -351,8 +351,8 @@ class MessageStore(QueueBounds):
             if self.log.damaged:
                 self.fail(f"writing the log failed: {error}")
             raise StoreReadOnly(f"the next log file could not be made: {error}") from error
-        # A file and its end mark are synced through its own descriptor: without the mark, recovery after a power cut would take its
-        # place for the end of the log and discard later files.
+        # The full file and its end mark are synced through its own descriptor: without the mark, recovery after a power cut would take
+        # its place for the end of the log and discard later files.
         self._flusher.request(complete, end)
         self._flush_times.append((end, self.last_ms))
         everything_is_dispatched = self.marks.dispatched.offset == self.marks.written.offset
@@ -397,8 +397,8 @@ class MessageStore(QueueBounds):
         self.kernel.accepting = False
 
     def _dispatch_visible(self, start: int = 0, data: bytes | memoryview = b"") -> None:
-        """Dispatch what has become visible. `data` was written just now, at `start`, and need not be read; anything else that became
-        visible is read back from the log."""
+        """Dispatch what has become visible. `data` was just written at `start` and need not be read; other visible bytes are read back
+        from the log."""
         visible, dispatched = self.marks.visible.offset, self.marks.dispatched
         if data and start == dispatched.offset and start + len(data) <= visible:
             eaten = self._dispatch(start, data)
@@ -430,7 +430,7 @@ class MessageStore(QueueBounds):
             return memoryview(b"")
 
     def _dispatch(self, start: int, records: bytes | memoryview) -> int:
-        """Dispatch records up to the first bad one; returns their bytes."""
+        """Dispatch records up to the first bad one; returns how many bytes."""
         eaten, woken = self.kernel.dispatch(records, start)
         if self.kernel.index_enabled:
             self._index_at = start + eaten
@@ -442,7 +442,7 @@ class MessageStore(QueueBounds):
     # -- derived files -----------------------------------------------------------------------------------------------------
 
     def catching_up(self) -> bool:
-        """Keys of old records are still missing from the index."""
+        """Whether keys of old records are still missing from the index."""
         if self.kernel.index_enabled or not self.config.index_enabled:
             return False
         if self._index_at >= self.marks.dispatched.offset:
@@ -455,7 +455,7 @@ class MessageStore(QueueBounds):
         """Index the keys of the next stretch of old records."""
         at = self._index_at
         size = max(_CATCH_UP_BYTES, Front(self.log.slice(at, FRONT_BYTES)).size)  # one record may be longer
-        # Up to damage and not into it: a record with a bad checksum may have keys that it never had.
+        # Stop before damage: a record with a bad checksum may show keys that it never had.
         end = self.marks.dispatched.offset
         low, high = next(((low, high) for low, high in self._damage if high > at), (end, end))
         if low <= at:
@@ -474,7 +474,7 @@ class MessageStore(QueueBounds):
         return self._index_at, min(_CATCH_UP_BYTES, self.marks.dispatched.offset - self._index_at)
 
     def collect(self) -> DerivedWork:
-        """What dispatch collected for the files, for `write_derived` on a worker. If that fails, the next call returns the same."""
+        """Take what dispatch collected for the files, for `write_derived` on a worker. If that fails, the next call returns the same."""
         return self.derived.collect(self.marks.dispatched.offset, self._index_at, self.last_ms)
 
     def write_derived(self, work: DerivedWork) -> None:

@@ -25,9 +25,9 @@ _BINARY = ("checkpoint", "checkpoint_before")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
-    dispatched: int  # every record below has its queue entry in a file (written, perhaps not fsynced)
+    dispatched: int  # every record below has its queue entry in a file (written, maybe not fsynced)
     synced: int  # every record below has its queue and index entries on disk
-    flushed: int  # the log itself is on disk up to here
+    flushed: int  # the log itself is on disk up to this offset
     index: int  # keys of every record below are in the index files
     queues: int  # queues that hold entries,
     entries: int  # and the sum of their ends: shows whether files were deleted
@@ -52,7 +52,7 @@ class Position:
 
     def is_damaged(self, checkpoint: Checkpoint, newest_ms: Callable[[], int]) -> bool:
         """Whether a changed checkpoint beside an unchanged log is damage: one bit differs, or no broker can have written it. `newest_ms`
-        returns the store time of the newest record that is easily found."""
+        returns the store time of the newest record that can be found quickly."""
         if any(checkpoint.is_damaged_copy_of(copy) for copy in (self.checkpoint, self.checkpoint_before)):
             return True
         newest = max(newest_ms(), Checkpoint.decode(self.checkpoint).physic_ms)
@@ -77,7 +77,7 @@ class Position:
         if values.get("format") != FORMAT:
             raise ValueError(f"it has format {values.get('format')!r}, this version knows {FORMAT}")
         crc = values.pop("crc", None)
-        # A digit that has changed is still a number: only the checksum shows it.
+        # A changed digit is still a valid number: only the checksum detects it.
         if crc != _crc(values):
             raise ValueError("checksum mismatch")
         for field in fields(cls):

@@ -1,4 +1,4 @@
-"""Where queues begin and end, as the broker sets it, and what the kernel keeps of the queue files in memory."""
+"""Changes to where queues begin and end, and what the kernel keeps in memory from the queue files."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ class QueueBounds(Finding):
         self.kernel.set_queue(topic, queue_id, offset, offset)
 
     def raise_minimum(self, topic: str, queue_id: int, offset: int) -> None:
-        """The log has lost what a queue had below `offset`."""
+        """Messages of the queue below `offset` are no longer in the log."""
         self.kernel.set_queue_min(topic, queue_id, offset)
 
     def minimums_are_raised(self) -> None:
-        """Every queue begins where the log still has its messages: the kernel need not compare each entry with that."""
+        """Every queue now begins where the log still has its messages: the kernel need not compare each entry with the log's start."""
         self.kernel.mins_raised = True
 
     def entries_were_replaced(self, topic: str, queue_id: int) -> None:
@@ -25,10 +25,10 @@ class QueueBounds(Finding):
         self.kernel.lend_entries(topic, queue_id, 0, b"")
 
     def keep_hot(self, size: int) -> None:
-        """The last `size` bytes of the log are taken to be in memory; what lies before them is read by a worker first."""
+        """Assume that the last `size` bytes of the log are in memory; pulls of older bytes are read by a worker first."""
         self.kernel.hot_from = max(self.kernel.hot_from, self.log.end - size)
 
     def suggest(self, broker_id: int, size: int) -> None:
-        """Pulls of what lies before the last `size` bytes of the log are sent to that broker of the group."""
+        """Suggest this broker of the group for pulls of messages before the last `size` bytes of the log."""
         self.kernel.suggested = broker_id
         self.kernel.suggested_below = self.log.end - size

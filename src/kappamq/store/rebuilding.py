@@ -40,15 +40,15 @@ _NAME_DIGITS: Final = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """Of the files, as the broker is configured."""
+    """File sizes as configured in the broker."""
 
     queue_file_entries: int = 300_000
     index_slots: int = 5_000_000
     index_entries: int = 20_000_000
 
     def checked(self, root: Path, files: Files) -> Self:
-        """With the size of existing queue files, if any. Raises StoreFormatError for unknown files, and for index files of another
-        size."""
+        """The same, with the size of existing queue files, if there are any. Raises StoreFormatError for unknown files, and for index
+        files of another size."""
         entries = _queue_file_entries(root / QUEUES, files) or self.queue_file_entries
         expected = index_file_bytes(self.index_slots, self.index_entries)
         for path in list_index_files(root / INDEX, files):
@@ -119,8 +119,8 @@ class NewFiles:
             self.index.apply(part.keys)
 
     def _enter(self, topic: str, queue_id: int, first: int, entries: memoryview) -> None:
-        """Continues a queue as dispatch does: repeated entries are skipped, a gap gets filler, and where the numbering jumps, the
-        messages before were never here."""
+        """Continue a queue as dispatch does: repeated entries are skipped, a gap gets filler, and if the numbering jumps, the
+        earlier messages were never in this log."""
         queue = (topic, queue_id)
         end = self.ends.get(queue)
         if end is not None and first < end:
@@ -166,8 +166,8 @@ class NewFiles:
         return gone
 
     def keep_queues(self, log_min: int, deleted: Collection[str]) -> list[tuple[str, int]]:
-        """Keep old files of queues that the log has no message of: they show where the numbering ended of a queue whose messages have
-        all expired, and queues that list messages of other topics (LMQ)."""
+        """Keep old files of queues without messages in the log: they show where the numbering of a queue ended whose messages have all
+        expired, or they belong to a queue that lists messages of other topics (LMQ)."""
         kept: list[tuple[str, int]] = []
         old = QueueFiles(self._root / QUEUES, self.queues.file_entries, _OPEN_MAX, self._files)
         for topic, queue_id in list(old.queues()):
@@ -186,7 +186,7 @@ class NewFiles:
     # -- taking their place --------------------------------------------------------------------------------------------------
 
     def sync(self) -> None:
-        """Everything is written: make it durable."""
+        """Make everything that was written durable."""
         self.index.flush()
         for name in self._names:
             self._files.make_folder(self.folder / name)
@@ -215,8 +215,8 @@ class NewFiles:
             noted.save(self._root / POSITION_NAME, self._files, sync=True)
 
     def _noted(self, log: LogReader, end: int, before: Position) -> Position:
-        """Queues and index are complete and on disk, but the position goes only as far as the broker had come. After a crash the log has
-        more: the broker scans that itself, and so finds the newest store time."""
+        """Queues and index are complete and on disk, but the position goes only as far as the broker's did. After a crash the log has more:
+        the broker scans that itself, and so finds the newest store time."""
         at = before.dispatched if fingerprint(log, before.dispatched) == before.last_crc else before.synced
         at = min(at, end)
         for start in log.starts:

@@ -1,8 +1,8 @@
-"""Bytes of another broker's log on their way into ours: how much of them can be taken, and why none of them can.
+"""Bytes received from another broker's log: how much of them can be appended, and why they cannot.
 
-A log goes on byte for byte as the one that it is a copy of, or it does not go on. What arrives is cut to whole records and whole
-batches, since nobody may ever see half of one; the rest is the caller's to keep, and it is bounded: a record or batch that claims to
-be longer than any is refused before its bytes have come.
+A copy of a log must continue it byte for byte. What arrives is cut to whole records and whole batches, since a part of a batch must
+never become visible; the caller keeps the rest, which is bounded: a record or batch that claims to be longer than the limit
+is refused before its bytes have arrived.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _UNIT_BYTES_MAX: Final = 64 << 20
 
 
 def bytes_of_unit_max(config: StoreConfig) -> int:
-    """No record or batch is longer: a sender with larger ones has other limits than we."""
+    """The longest record or batch that is accepted: a sender with longer ones has other limits than we do."""
     return max(_UNIT_BYTES_MAX, 2 * config.message_bytes_max)
 
 
@@ -29,14 +29,14 @@ def bytes_of_unit_max(config: StoreConfig) -> int:
 class WholePart:
     size: int  # bytes of whole records and batches
     records: int
-    store_ms: int  # of the last one
+    store_ms: int  # of the last record
     ends_file: bool  # the end mark of the file follows
 
 
 def whole_part(
     module: KernelModule, log: CommitLog, log_offset: int, data: memoryview, unit_bytes_max: int
 ) -> WholePart:
-    """How much of `data` the log can go on with, within its current file. Raises ForeignBytes if it cannot go on with them."""
+    """How much of `data` can be appended within the current log file. Raises ForeignBytes if the bytes cannot continue our log."""
     if log_offset != log.end:
         raise ForeignBytes(
             f"bytes from {log_offset} on were received, but the log ends at {log.end}: ask for them from there on"

@@ -7,8 +7,8 @@ Where the scan begins depends on which broker wrote last and how it stopped:
 - a Java broker: its queues are trusted as they are; the scan begins in the file that its checkpoint points to;
 - queue files are missing: at the log's beginning.
 
-Dispatching a record twice has no effect, so beginning too early only costs time. Of a log that other brokers copy, only what is known
-confirmed is dispatched; the records behind it raise their queues' next numbers, and no more. The scan ends at the first byte that is not a
+Dispatching a record twice has no effect, so beginning too early only costs time. If other brokers copy the log, only records known to be
+confirmed are dispatched; later ones only raise the next offsets of their queues. The scan ends at the first byte that is not a
 good record. Below the durably flushed offset that is damage, not the end: the store opens only with the operator's consent. A page
 that cannot be read appears as zeros (native/mapping.c) and is never taken for the end.
 """
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _STAMP_AHEAD_MS = 60_000  # a record's store time may be this much later than its file's
 _FOREVER = 1 << 62
 _WINDOW_BYTES = 32 << 20
-_RELIEF_BYTES = 256 << 20  # so often entries go to their files, lest a long scan fills the memory
+_RELIEF_BYTES = 256 << 20  # every so many bytes entries go to their files, so that a long scan does not fill memory
 FINGERPRINT_BYTES = 64
 
 
@@ -42,11 +42,11 @@ class Recovered:
     """The result of opening the store, for the broker's log and for tests."""
 
     clean: bool = True
-    writer: str = "new"  # new, ours, or foreign: also if nothing tells whose it is
-    contradicted: bool = False  # our position file is there, and log or checkpoint are not what it says
+    writer: str = "new"  # new, ours, or foreign (also if the writer is unknown)
+    contradicted: bool = False  # our position file exists, but the log or the checkpoint contradicts it
     scanned_from: int = 0
     end: int = 0
-    entered: int = 0  # records from here on are not in their queues: they may not be confirmed
+    entered: int = 0  # records from here on are not in their queues: they may be unconfirmed
     records: int = 0
     last_ms: int = 0
     index_from: int = 0
@@ -54,7 +54,7 @@ class Recovered:
     damage: list[tuple[int, int]] = field(default_factory=list)  # [from, to) that was skipped
     notes: list[str] = field(default_factory=list)
     checkpoint: Checkpoint | None = None  # replaces the one that was found
-    crashed_pid: int | None = None  # of the broker that did not stop cleanly, where it is known
+    crashed_pid: int | None = None  # of the broker that did not stop cleanly, if known
 
     def story(self, seconds: float) -> str:
         """One sentence for the log: the state of the store, what recovery did, and how long it took."""
@@ -114,8 +114,8 @@ def recover(
         return found
     start, ours, loaded = _where_to_begin(store, position, checkpoint, clean, boot_id, found)
     if not ours and not clean and enter_up_to is not None:
-        # Of a log that several have written one after the other, store times say nothing: their clocks differ. What queue files have
-        # lost in a power cut is to be found in the log only.
+        # If several brokers wrote to the log in turn, store times are useless, as their clocks differ. Queue entries that a power cut
+        # removed can only be found in the log.
         start = min(start, log.min)
     found.scanned_from = start
     if not loaded:
@@ -154,7 +154,7 @@ def _where_to_begin(
                 (position.synced_queues, position.synced_entries),
             )
         _require_readable(store, start := _fingerprint_start(store, trusted), trusted - start)
-        # Files may have been deleted since queues were last made durable: then all that is left of the log is entered again.
+        # Files may have been deleted since queues were last made durable: then the whole remaining log is dispatched again.
         whole = trusted >= log_min
         same_log = not whole or fingerprint(store, trusted) == crc
         if same_log and (position.wrote(checkpoint.encode()) or _heal_checkpoint(store, position, checkpoint, found)):
@@ -250,8 +250,8 @@ def _load_queues(store: MessageStore, log_end: int) -> tuple[int, int]:
 
 
 def _forget_empty_queues(store: MessageStore) -> None:
-    """All that is left of the log is entered again after a power cut. A queue whose files have no entry that counts may have lost the first
-    of them: it begins with what the log has of it. Where it ended if the log has nothing is recorded (kappamq.queues.json)."""
+    """The whole remaining log is dispatched again after a power cut. A queue without valid entries may have lost its first ones, so it
+    begins with its first record in the log. If the log has none, kappamq.queues.json says where the queue ended."""
     for topic, queue_id in store.queues.queues():
         state = store.kernel.queue_state(topic, queue_id)
         if state.first == state.end:
@@ -297,7 +297,7 @@ def _scan(
     foreign_ms: int | None,
     found: Recovered,
 ) -> int:
-    """Dispatch every good record from `start` on and below `limit`; return where the log ends."""
+    """Dispatch every good record in [`start`, `limit`); return where the log ends."""
     at, forgotten = start, ForgottenTopics(store.log)
     while True:
         view = store.log.whole_view(at)
@@ -334,9 +334,9 @@ def _scan(
 def _enter(
     store: MessageStore, at: int, records: memoryview, limit: int, found: Recovered, forgotten: ForgottenTopics
 ) -> None:
-    """Dispatch records below `limit` and number the others."""
+    """Dispatch records below `limit`; for the others only raise the next offsets of their queues."""
     size = len(records)
-    if at + size > limit:  # somewhere within: nobody ever sees half of a batch
+    if at + size > limit:  # the limit is within these records: never dispatch a part of a batch
         size = store.kernel_module.scan(records[: max(0, limit - at)], at, False)[0] if found.entered == at else 0
     if size:
         store.enter(at, records[:size])
@@ -352,12 +352,12 @@ def _enter(
 
 
 def _begins_again(store: MessageStore, at: int, wrong: Misnumbered, forgotten: ForgottenTopics) -> bool:
-    """Whether the topic was deleted and forgotten before this record: then its queues have begun at 0 once more, and what the queue's
-    files still hold of the former ones does not count."""
+    """Whether the topic was deleted and forgotten before this record: then its queues have begun at 0 again, and old entries that their
+    files still have do not count."""
     if wrong.number > wrong.expected or not forgotten.is_forgotten(wrong.topic, at):
         return False
     low, end, _next, _stored = store.kernel.queue_state(wrong.topic, wrong.queue_id)
-    if wrong.number and low < wrong.number <= end:  # some of the new messages are in their places
+    if wrong.number and low < wrong.number <= end:  # some of the new messages have their entries already
         store.kernel.set_queue(wrong.topic, wrong.queue_id, low, wrong.number)
     else:
         store.kernel.set_queue(wrong.topic, wrong.queue_id, end, end)
@@ -391,7 +391,7 @@ def _behind_damage(store: MessageStore, at: int, flushed: int, foreign_ms: int |
 
 
 def next_good(store: MessageStore, after: int) -> int | None:
-    """The next offset behind `after` where a record begins that contains this offset and whose checksums match."""
+    """The next offset behind `after` where a record begins that contains this log offset and whose checksums match."""
     at = after + 1
     while True:
         fd = store.log.fd_at(at)
@@ -422,7 +422,7 @@ def _cut_queues(store: MessageStore) -> None:
 
 def newest_stored_ms(found: Recovered, written: dict[int, int], end: int) -> int:
     """When the newest record was stored, by the record or the checkpoint, but not later than the last write to its file (`written`: by
-    where a file begins): one wrong store time, or one flipped bit, must not move the clock to next year."""
+    the file's start): one wrong store time, or one flipped bit, must not move the clock to next year."""
     claimed_ms = found.last_ms
     written_ms = max(((start, ms) for start, ms in written.items() if start < end), default=(0, 0))[1]
     if claimed_ms > written_ms + _STAMP_AHEAD_MS:

@@ -29,7 +29,7 @@ class LogFile:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Of the file system that holds the log, see `Files.usage`."""
+    """Usage of the file system that holds the log, see `Files.usage`."""
 
     total_bytes: int  # used or available; without what is reserved for root
     free_bytes: int
@@ -51,7 +51,7 @@ class Deletion:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Files to delete, oldest first, and why not more (for an operator who waits for space)."""
+    """The files to delete, oldest first, and why not more (for an operator who waits for space)."""
 
     delete: list[Deletion] = field(default_factory=list)
     stopped: str = ""

@@ -31,7 +31,7 @@ _BROKEN_MAX = 10_000
 _OFFSET_MAX = (1 << 63) - 1
 _CRC = "textCrc"
 _NO_CRC = "00000000"
-_LOOKALIKES_MAX = 16  # how many places that look like the stamp's checksum are tried
+_LOOKALIKES_MAX = 16  # how many occurrences of something like the stamp's checksum are tried
 _EDIT_HINT = (
     'to make a manual change count, remove the key "kappamq" from that file and put it back while the broker is stopped'
 )
@@ -79,11 +79,11 @@ class Snapshots:
         self._offsets[name] = (log_offset, old)
 
     def load(self, name: str, *, log_is_whole: bool = False) -> Snapshot | None:
-        """The file, else its `.bak`; None if neither can be used (`notes` says why if they exist).
+        """Read the file, or else its `.bak`; None if neither can be used (`notes` says why if they exist).
 
         `log_is_whole`: the log has every change, so a damaged table is not needed. Else a damaged table is used for want of a better
         one, with `log_offset` 0, so that the whole log is applied on top of it.
-        A damaged or unreadable file is kept as `<name>.broken-<n>`: it may be the only copy of somebody's settings."""
+        A damaged or unreadable file is kept as `<name>.broken-<n>`: it may be the only copy of an operator's settings."""
         notes: list[str] = []
         file = self._read(name, notes)
         found = file
@@ -124,11 +124,11 @@ class Snapshots:
         return -1 if offset is None else offset
 
     def oldest(self, name: str) -> int:
-        """The log offset from which on records are needed to bring this file, or its `.bak`, up to date; 0 without any."""
+        """The log offset from which on records are needed to bring this file, or its `.bak`, up to date; 0 if there is neither."""
         return min((offset for offset in self._offsets.get(name, ()) if offset is not None), default=0)
 
     def needed_from(self) -> int | None:
-        """The smallest log offset that a snapshot loaded or saved, or its `.bak`, still needs; None without any."""
+        """The smallest log offset that a loaded or saved snapshot, or its `.bak`, still needs; None if there is none."""
         stamped = [offset for pair in self._offsets.values() for offset in pair if offset is not None]
         return min(stamped, default=None)
 

@@ -1,7 +1,7 @@
-"""What must hold after every turn of every broker, whatever was lost, torn, delayed, cut off or switched off.
+"""The invariants, checked after every turn of every broker, whatever was lost, torn, delayed, cut off or switched off.
 
-The checker has a log of its own: what was ever confirmed, byte by byte. It grows only by what a majority has on disk; whatever a broker
-confirms, shows, answers or leads with is held against it.
+The checker has a log of its own: everything that was ever confirmed, byte by byte. Only bytes that a majority has on disk are added;
+everything that a broker confirms, shows, answers or leads with is compared with it.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ HARMLESS = (ConnectionError, EOFError, TimeoutError)
 
 @dataclass
 class Seen:
-    """What is known of a machine's present life."""
+    """What the checker knows about a machine's present life."""
 
     loop: object
-    group: object = None  # whose confirmations are heard
+    group: object = None  # the group whose confirmations it observes
     confirmed: int = 0
     led: int = 0  # the last term in which it was seen leading
     leads: bool = False
@@ -48,20 +48,20 @@ class Seen:
 class Checker:
     segment_bytes: int
     machines: dict[str, Machine] = field(default_factory=dict)
-    log: bytearray = field(default_factory=bytearray)  # all that was ever confirmed
-    queues: dict[tuple[str, int], dict[int, Record]] = field(default_factory=dict)  # of it: number -> record
-    bodies: dict[bytes, int] = field(default_factory=dict)  # of the clients' messages in it -> log offset
-    deleted: set[str] = field(default_factory=set)  # topics that it deletes
+    log: bytearray = field(default_factory=bytearray)  # everything that was ever confirmed
+    queues: dict[tuple[str, int], dict[int, Record]] = field(default_factory=dict)  # in it: queue offset -> record
+    bodies: dict[bytes, int] = field(default_factory=dict)  # bodies of the clients' messages in it -> log offset
+    deleted: set[str] = field(default_factory=set)  # topics that confirmed records delete
     leaders: dict[int, MemberId] = field(default_factory=dict)
     gone: dict[MemberId, SimDisk] = field(default_factory=dict)  # wiped members, and the disks that they had
     promised: dict[MemberId, Ballot] = field(default_factory=dict)
-    log_min: int = 0  # of the leader that has deleted most
+    log_min: int = 0  # the largest start of a leader's log
     _sent: set[tuple[str, bytes]] = field(default_factory=set)
     _acknowledged: list[tuple[str, int, int, list[bytes]]] = field(default_factory=list)
-    _leases: dict[str, dict[str, float]] = field(default_factory=dict)  # queue -> owner -> relies on it until
+    _leases: dict[str, dict[str, float]] = field(default_factory=dict)  # queue -> owner -> relies on the lock until
     _unlocked: dict[tuple[str, str], float] = field(default_factory=dict)
     _seen: dict[str, Seen] = field(default_factory=dict)
-    _terms: list[tuple[int, int]] = field(default_factory=list)  # (end of the log, term of who has confirmed that)
+    _terms: list[tuple[int, int]] = field(default_factory=list)  # (end of the log, term that confirmed it)
     now: float = 0.0
 
     @property
@@ -71,7 +71,7 @@ class Checker:
     # -- disks -------------------------------------------------------------------------------------------------------------
 
     def watch(self, machine: Machine) -> None:
-        """From now on the disk of this machine tells what it is made to do."""
+        """Observe what is done on the disk of this machine from now on."""
         machine.disk.tell(lambda path: self._removing(machine, path), lambda path: self._renamed(machine, path))
 
     def _renamed(self, machine: Machine, path: str) -> None:
@@ -98,20 +98,20 @@ class Checker:
             node = _node(machine.broker)
             self._hold(
                 machine,
-                # Who leads decides; who led in this term until a moment ago may finish what it had begun.
+                # a leader decides; one that led in this term until a moment ago may finish a removal that it had begun
                 end <= self.log_min or (node is not None and self.leaders.get(node.term) == node.me),
                 f"removes the log below {end}; leaders have kept it from {self.log_min} on",
             )
 
     def _hold(self, machine: Machine, holds: bool, text: str) -> None:
-        """As `demand`, from within the broker's own code, which must not catch it."""
+        """As `demand`, but called from within the broker's own code, which must not catch the error."""
         if not holds and machine.loop is not None:
             machine.loop.failures.append(Violation(f"{machine.name} {text}"))
 
     # -- brokers -----------------------------------------------------------------------------------------------------------
 
     def turned(self, machine: Machine) -> None:
-        """After each turn of a broker's loop."""
+        """Called after each turn of a broker's loop."""
         broker, loop = machine.broker, machine.loop
         seen = self._seen.get(machine.name)
         if seen is None or seen.loop is not loop:
@@ -147,12 +147,12 @@ class Checker:
             seen.led = node.term
             self._leads(machine, broker, node.term, node.me)
         if node.leadership is not None or seen.leads:
-            # It has told that; its worker removes the files a moment later, and it may be deposed in between.
+            # The leader has announced that; its worker removes the files a moment later, and it may be deposed in between.
             self.log_min = max(self.log_min, broker.store.log.min)
         seen.leads = node.leadership is not None
 
     def _hear(self, machine: Machine, broker: Broker, seen: Seen, group: Group) -> None:
-        """From now on, of what this group confirms, when it does: before the end of the turn it may have another role."""
+        """Check from now on what this group confirms, at that moment: before the end of the turn its role may change."""
         confirm = group._confirm
 
         def heard(offset: int) -> None:
@@ -176,7 +176,7 @@ class Checker:
                     ballot.voted_for == before.voted_for,
                     f"{me} votes for {ballot.voted_for} in term {ballot.term}, after it voted for {before.voted_for}",
                 )
-        # What was promised in this turn may be known to others before the next: by now it is on disk.
+        # Others may know of what was promised in this turn before the next one: it must be on disk by now.
         self._hold_vote(machine, me, ballot)
 
     def _hold_vote(self, machine: Machine, me: MemberId, ballot: Ballot) -> None:
@@ -199,7 +199,7 @@ class Checker:
             )
 
     def _same(self, broker: Broker, start: int, end: int) -> bool:
-        """Whether a broker's log is there what was confirmed."""
+        """Whether these bytes of a broker's log are the confirmed ones."""
         while start < end:
             piece = broker.store.log.slice(start, end - start)
             if not piece or piece != self.log[start : start + len(piece)]:
@@ -305,7 +305,7 @@ class Checker:
         self._sent.update((topic, body) for body in bodies)
 
     def acknowledged(self, topic: str, queue_id: int, number: int, bodies: list[bytes], offsets: list[int]) -> None:
-        """A client is told that these messages are stored."""
+        """A client was told that these messages are stored."""
         for body, offset in zip(bodies, offsets, strict=True):
             demand(
                 self.bodies.get(body) == offset,
@@ -329,11 +329,11 @@ class Checker:
 
     @property
     def count(self) -> int:
-        """How many sends were acknowledged."""
+        """Number of acknowledged sends."""
         return len(self._acknowledged)
 
     def all_is_there(self) -> None:
-        """At the end: what was acknowledged has the number that was told, and nobody has invented anything."""
+        """At the end: each acknowledged message has the offset that its sender was told, and every message in the queues was sent."""
         for topic, queue_id, number, bodies in self._acknowledged:
             for at, body in enumerate(bodies):
                 record = self.queues.get((topic, queue_id), {}).get(number + at)

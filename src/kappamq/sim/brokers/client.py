@@ -1,4 +1,4 @@
-"""Those who use a simulated group: they send, commit and lock at whichever broker the dice name, and remember what they were told."""
+"""The clients of a simulated group: they send, commit and lock at a random broker, and remember the answers."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Sent:
 
 
 class _Connection(asyncio.Protocol):
-    """To one broker, for as long as it lasts."""
+    """A connection to one broker, for as long as it lasts."""
 
     def __init__(self, heard: Callable[[Frame], None]) -> None:
         self._decoder = FrameDecoder()
@@ -67,12 +67,12 @@ class _Connection(asyncio.Protocol):
 
 class Clients:
     def __init__(self, world: World, faults: Faults, streams: Streams, checker: Checker, hosts: dict[str, str]) -> None:
-        """`hosts`: of the brokers, by name."""
+        """`hosts`: broker name -> host."""
         self.world, self.faults, self.checker, self._hosts = world, faults, checker, hosts
         self.loop = Loop(world, streams, HOST, lambda: None)  # type: ignore[abstract]
         self._connections: dict[str, _Connection] = {}
         self._connecting: set[str] = set()
-        self._asked: dict[int, tuple[float, Callable[[Frame, float], None]]] = {}  # opaque -> (when, what to do)
+        self._asked: dict[int, tuple[float, Callable[[Frame, float], None]]] = {}  # opaque -> (when, handler)
         self._count = 0
         self.answered = 0
 
@@ -81,7 +81,7 @@ class Clients:
     def ask(
         self, name: str, header: Header, body: bytes, heard: Callable[[Frame, float], None], code: int | None = None
     ) -> None:
-        """`heard`: told the answer, if one comes, and when the question was asked."""
+        """`heard`: called with the answer, if one comes, and with the time of the question."""
         connection = self._connections.get(name)
         if connection is None or connection.transport is None:
             self._connect(name)
@@ -123,10 +123,10 @@ class Clients:
             self.answered += 1
             heard(frame, asked_at)
 
-    # -- what they do ------------------------------------------------------------------------------------------------------
+    # -- what clients do ---------------------------------------------------------------------------------------------------
 
     def act(self, name: str) -> None:
-        """Something or other, at the broker of this name."""
+        """Do something at random at the broker of this name."""
         dice = self.world.dice
         match dice.randrange(20):
             case 0 | 1:
@@ -183,14 +183,14 @@ class Clients:
         self.ask(name, DeleteTopic(topic=topic), b"", lambda frame, asked_at: None)
 
     def transfer(self, name: str, member: str) -> None:
-        """An operator wants another leader."""
+        """An operator transfers the leadership."""
         self.ask(name, TransferLeader(member=member), b"", lambda frame, asked_at: None)
 
     def _queue(self) -> MessageQueue:
         return MessageQueue(TOPICS[0], "g", self.world.dice.randrange(QUEUES))
 
     def hear_of(self, name: str) -> None:
-        """Somebody leads now: owners renew their locks there, and others try to get them."""
+        """A new leader was elected: owners renew their locks there, and other clients try to get them."""
         for _ in range(LOCKS_TRIED):
             for owner in OWNERS:
                 self.world.after(self.world.between(0, LOCKS_WITHIN_MS), self._lock, name, owner)
@@ -201,7 +201,7 @@ class Clients:
         def heard(frame: Frame, asked_at: float) -> None:
             if frame.code == 0:
                 for queue in sorted(LockBatchResponse.decode(frame.body).locked):
-                    # As clients do: they rely on half of what a broker keeps the lock for.
+                    # As real clients do: they rely on a lock for half the time that the broker keeps it.
                     until = asked_at + self.faults.lock_ms / 2
                     self.checker.locked(str(queue), owner, asked_at, until, self.world.now)
 

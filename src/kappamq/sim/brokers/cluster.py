@@ -1,4 +1,4 @@
-"""A group of whole brokers, what befalls it, and whether it recovers."""
+"""A group of whole brokers, the faults it is exposed to, and whether it recovers."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from kappamq.sim.world import World
 
 HEALING_MS = 60_000.0
 LOOK_EVERY_MS = 250.0
-SERVED_MS = 15_000.0  # what was sent before the end of all faults may take half of it
+SERVED_MS = 15_000.0  # messages sent before the end of all faults may take half of it
 REPAIR_MS = 400.0
 WARM_UP_MS = 3_000.0
-OF_THE_MACHINE = {"kappamq.clock.json"}  # what a member knows of its own clock
+OF_THE_MACHINE = {"kappamq.clock.json"}  # files about the machine itself, which differ between members
 
 
 class Cluster:
@@ -64,7 +64,7 @@ class Cluster:
                     )
 
     def _ended(self, machine: Machine, why: str) -> None:
-        """It cannot go on, and is started again, as its supervisor does."""
+        """The broker has ended by itself and is started again, as a supervisor would do it."""
         loop = machine.loop
         machine.refused = f"is ending: {why}"
         self.world.after(self.world.between(1, REPAIR_MS), self._again, machine, loop, why)
@@ -77,10 +77,10 @@ class Cluster:
         demand(any(text in why for text in expected), f"{machine.name} does not start or go on: {why}")
         self._start(machine)
 
-    # -- what befalls it ---------------------------------------------------------------------------------------------------
+    # -- faults ------------------------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Let it become a group, then let faults come."""
+        """Let the group form, then begin with the faults."""
         end = self.world.now + WARM_UP_MS
         while self.world.now < end and self.leader() is None:
             self.world.run_until(self.world.now + 50)
@@ -109,7 +109,7 @@ class Cluster:
         self.world.after(self.world.dice.expovariate(rate / 1000), again)
 
     def leader(self) -> Machine | None:
-        """The one that serves as the leader; of several, the newest."""
+        """The member that serves as the leader; if there are several, the newest."""
         leading = [
             (node.term, machine)
             for machine in self.machines.values()
@@ -183,7 +183,7 @@ class Cluster:
             self.world.after(self.world.between(100, 3_000), machine.loop.go_on)
 
     def _wipe(self) -> None:
-        """A disk is lost. Never two at a time: a group that has lost a majority of its disks stands still by design."""
+        """A disk is lost. Never two at a time: a group that has lost a majority of its disks stops by design."""
         leader, machine = self.leader(), self._one()
         if (
             leader is None
@@ -198,7 +198,7 @@ class Cluster:
         if {each.me for each in self.machines.values()} != set(members.voters):
             return
         if not all(self._can_go_on(each, leader) for each in self.machines.values() if each is not machine):
-            return  # who is too far behind will begin anew, which is as if its disk were lost, too
+            return  # a member that is too far behind begins again, which is as if its disk were lost, too
         machine.kill(power=True)
         self.checker.gone[machine.me] = machine.disk
         machine.wipe()
@@ -230,7 +230,7 @@ class Cluster:
     # -- healing -----------------------------------------------------------------------------------------------------------
 
     def heal(self) -> None:
-        """End all faults; then the group must recover, and its members be the same. Raises Violation."""
+        """End all faults; then the group must recover, and its members must agree. Raises Violation."""
         self.healing = self.streams.healed = True
         self.streams.cut.clear()
         for machine in self.machines.values():
@@ -252,7 +252,7 @@ class Cluster:
         self.checker.all_is_there()
 
     def _trouble(self) -> str:
-        """What is not as it should be; empty if all is well."""
+        """What is wrong; empty if nothing is."""
         leader = self.leader()
         if leader is None or leader.broker is None or not leader.broker.node_role.is_master:
             return "no leader is ready"
@@ -274,7 +274,7 @@ class Cluster:
         return ""
 
     def _is_served(self) -> None:
-        """Whoever sends is answered."""
+        """Check that sends are answered."""
         end, before = self.world.now + SERVED_MS, self.checker.count
         while self.checker.count == before:
             demand(self.world.now < end, "nobody is answered, though all is well")
@@ -328,7 +328,7 @@ class Cluster:
 
 
 def _difference(one: Any, other: Any) -> tuple[Any, Any]:
-    """Where two tables are not the same, as deep as it can be said."""
+    """Where two tables differ, as deep inside as possible."""
     if isinstance(one, dict) and isinstance(other, dict):
         for key in [*one, *other]:
             if one.get(key) != other.get(key):
@@ -338,7 +338,7 @@ def _difference(one: Any, other: Any) -> tuple[Any, Any]:
 
 
 def _plain(content: Any) -> Any:
-    """Without what differs from node to node: when it was written, and in which order things came that have none."""
+    """Leave out what differs from node to node: the time of writing, and the order of unordered things."""
     if isinstance(content, dict):
         return {key: _plain(value) for key, value in content.items() if key != "dataVersion"}
     if isinstance(content, list):
@@ -347,7 +347,7 @@ def _plain(content: Any) -> Any:
 
 
 def run(seed: int, make_cluster: type[Cluster] = Cluster) -> Cluster:
-    """One history. Raises Violation."""
+    """Run one history. Raises Violation."""
     world = World(seed)
     faults = Faults.drawn(world.dice)
     with virtual(world):

@@ -1,4 +1,4 @@
-"""Histories of whole brokers, for the command."""
+"""Histories of whole brokers, for the command line."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A disk in memory that remembers what was synced: what a power cut may leave of it.
+"""A disk in memory that knows what was synced, and so what a power cut may leave of it.
 
-What was written since the last sync of a file is there or not, all of it or some of it, in any order, and torn; so are changes of
-names since the last sync of their folder, but each of them as a whole. As with file systems that have a journal, a sync of a file makes its
-name durable, too, and a file's size is not older than what was written to it later.
+Writes since the last sync of a file survive or not, completely or in part, in any order, and torn; so do changes of names since the last
+sync of their folder, but each of them as a whole. As with file systems that have a journal, syncing a file makes its name durable, too,
+and a file's size is not older than data that was written to it later.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ _PAGE = 4096
 class CrashDisk(MemoryDisk):
     def __init__(self) -> None:
         super().__init__()
-        self._synced: dict[int, bytearray] = {}  # by number of the file
-        self._passed: dict[int, int] = {}  # by number of the file: how many writes were ever synced
+        self._synced: dict[int, bytearray] = {}  # by file number
+        self._passed: dict[int, int] = {}  # by file number: how many writes were ever synced
         self._unsynced: dict[int, list[tuple[int, bytes]]] = {}  # writes; (-1, ...) sets the size
         self._names_synced: dict[str, MemoryFile] = {}
         self._names_unsynced: list[tuple[str, str, MemoryFile | None]] = []  # (folder, name, file; None: removed)
         self.before_each: Callable[[], None] = lambda: None
-        """Called before each change, also of what is durable."""
+        """Called before each change, including durable ones."""
 
     def call_before_each(self, call: Callable[[], None] = lambda: None) -> None:
-        """From now on, instead of what was called until now."""
+        """Replace the function that is called before each change."""
         self.before_each = call
 
     @classmethod
@@ -63,7 +63,7 @@ class CrashDisk(MemoryDisk):
         file = self._names.get(str(old))
         MemoryDisk.remove_tree(self, new)
         self._move(old, new)
-        # One step: whoever has the new name has lost the old one.
+        # One step: if the new name is durable, the old one is gone.
         self._names_unsynced.append((str(new.parent), f"{old}\0{new}", file))
 
     def exchange(self, one: Path, other: Path) -> None:
@@ -108,7 +108,7 @@ class CrashDisk(MemoryDisk):
         self.end_sync(self.begin_sync(fd))
 
     def begin_sync(self, fd: int) -> tuple[MemoryFile, int]:
-        """A sync begins, which covers what is written by now; `end_sync` with this makes it durable."""
+        """Begin a sync, which covers what is written by now; pass the result to `end_sync` to make it durable."""
         file = self._opened[fd]
         return file, self._passed.get(file.number, 0) + len(self._unsynced.get(file.number, ()))
 
@@ -125,7 +125,7 @@ class CrashDisk(MemoryDisk):
         self._sync_names(lambda folder, entry: entry is file)
 
     def durable(self, path: Path | str, start: int, end: int) -> bytes:
-        """What of these bytes of a file nothing can take away any more."""
+        """The part of these bytes that no crash can lose."""
         file = self._names_synced.get(str(path))
         return bytes(self._synced.get(file.number, b"")[start:end]) if file is not None else b""
 
@@ -143,7 +143,7 @@ class CrashDisk(MemoryDisk):
             if not chosen(change[0], change[2]):
                 left.append(change)
                 continue
-            # What was done to these names before goes first: a name that was removed and made again is there.
+            # Earlier changes of these names become durable first: a name that was removed and created again exists.
             names = set(change[1].split("\0"))
             for earlier in [earlier for earlier in left if names & set(earlier[1].split("\0"))]:
                 left.remove(earlier)
@@ -154,8 +154,8 @@ class CrashDisk(MemoryDisk):
     # -- crashes -----------------------------------------------------------------------------------------------------------
 
     def after_crash(self, random: Random, kept: float, disk: MemoryDisk | None = None) -> MemoryDisk:
-        """One of the disks that may be found. `kept`: how likely each unsynced change is to be there; 0 and 1: none and all.
-        `disk`: an empty one, which becomes it."""
+        """One of the disks that may be found after a crash. `kept`: the probability that each unsynced change survives; 0: none, 1: all.
+        `disk`: an empty disk to fill."""
         disk = MemoryDisk() if disk is None else disk
         disk._folders = set(self._folders)
         names = dict(self._names_synced)
@@ -165,7 +165,7 @@ class CrashDisk(MemoryDisk):
         for name, file in names.items():
             found = self._found_bytes(file, random, kept)
             made = disk._names[name] = MemoryFile(next(disk._numbers), Content(found), file.mtime_ns)
-            if isinstance(disk, CrashDisk):  # what was found is on the disk, in whichever way it got there
+            if isinstance(disk, CrashDisk):  # what was found is on the disk, however it got there
                 disk._names_synced[name] = made
                 disk._synced[made.number] = found
         return disk
@@ -190,7 +190,7 @@ class CrashDisk(MemoryDisk):
 
 
 def crashes(disk: CrashDisk, seed: int, count: int) -> Iterator[MemoryDisk]:
-    """Nothing of what is unsynced, all of it, and something in between."""
+    """Disks on which nothing unsynced survives, all of it, and something in between."""
     random = Random(seed)
     for kept in itertools.islice(itertools.chain([0.0, 1.0], itertools.cycle([0.1, 0.5, 0.9])), count):
         yield disk.after_crash(random, kept)
@@ -198,7 +198,7 @@ def crashes(disk: CrashDisk, seed: int, count: int) -> Iterator[MemoryDisk]:
 
 def _apply_name(names: dict[str, MemoryFile], name: str, file: MemoryFile | None) -> None:
     old, separator, new = name.partition("\0")
-    if separator and file is None:  # a folder, with all that is in it
+    if separator and file is None:  # a folder, with everything in it
         for inside in [inside for inside in names if is_within(inside, Path(new))]:
             del names[inside]
         for inside in [inside for inside in names if is_within(inside, Path(old))]:
@@ -225,7 +225,7 @@ def _apply_write(found: bytearray, at: int, data: bytes) -> None:
 
 
 def _pages(at: int, size: int) -> Iterator[tuple[int, int]]:
-    """A write is not one thing to a disk: its pages arrive each on its own."""
+    """The pages of a write: each reaches the disk separately."""
     end = at + size
     while at < end:
         stop = min(end, at - at % _PAGE + _PAGE)

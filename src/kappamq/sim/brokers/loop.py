@@ -1,6 +1,6 @@
-"""The event loop of one simulated process: its turns are events of the world, its time is the world's, and it can be killed or stand still.
+"""The event loop of one simulated process: its turns are events of the world, its time is the world's, and it can be killed or paused.
 
-What asyncio asks of a loop and brokers use is here; the rest raises NotImplementedError, so a broker that begins to use it is noticed.
+It has what asyncio requires of a loop and brokers use; the rest raises NotImplementedError, so that new uses are noticed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kappamq.sim.world import World
 if TYPE_CHECKING:
     from kappamq.sim.brokers.streams import Listener, Side, Streams
 
-TURN_MS = 0.02  # so that time goes on also where somebody only ever yields
+TURN_MS = 0.02  # so that time also advances if a task only ever yields
 START_S = 1000.0
 
 
@@ -37,7 +37,7 @@ class Server:
 
 
 class Inline(Executor):
-    """A thread that is done at once with whatever it is given."""
+    """An executor that runs its work at once."""
 
     def submit(self, work: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
         done: Future[Any] = Future()
@@ -52,7 +52,7 @@ class Loop(asyncio.AbstractEventLoop):
     def __init__(
         self, world: World, streams: Streams, host: str, turned: Callable[[], None], work_ms: float = 0.5
     ) -> None:
-        """`turned`: called after each turn. `work_ms`: how long worker threads take at most for what they are given."""
+        """`turned`: called after each turn. `work_ms`: how long worker threads take at most for one call."""
         self.world, self.streams, self.host = world, streams, host
         self.alive, self.paused = True, False
         self.failures: list[BaseException] = []
@@ -60,11 +60,11 @@ class Loop(asyncio.AbstractEventLoop):
         self._work_ms = work_ms
         self._ready: deque[asyncio.Handle] = deque()
         self._is_due = False
-        self._tasks: dict[asyncio.Task[Any], None] = {}  # in the order of their coming
+        self._tasks: dict[asyncio.Task[Any], None] = {}  # in order of creation
         self._readers: dict[int, asyncio.Handle] = {}
         self._unread: set[int] = set()
-        self._threads: dict[int, float] = {}  # executor -> when it is free again
-        self.sides: dict[Side, None] = {}  # its ends of connections
+        self._threads: dict[int, float] = {}  # executor -> when its thread is free again
+        self.sides: dict[Side, None] = {}  # this process's ends of connections
 
     # -- turns -------------------------------------------------------------------------------------------------------------
 
@@ -91,7 +91,7 @@ class Loop(asyncio.AbstractEventLoop):
                 handle._run()
 
     def run(self, work: Callable[[], object]) -> None:
-        """Do something as this process."""
+        """Run a function as this process."""
         outer = events._get_running_loop()
         events._set_running_loop(self)
         try:
@@ -107,7 +107,7 @@ class Loop(asyncio.AbstractEventLoop):
         self._wake()
 
     def kill(self) -> None:
-        """Nothing of it runs any more. Coroutines are closed, as nobody else may do that later, in the middle of another process."""
+        """Stop the process. Coroutines are closed now, so that garbage collection does not do it later, while another process runs."""
         self.alive = False
         self._ready.clear()
         self._readers.clear()
@@ -115,13 +115,13 @@ class Loop(asyncio.AbstractEventLoop):
         def close() -> None:
             for task in list(self._tasks):
                 task._log_destroy_pending = False  # type: ignore[attr-defined]
-                with contextlib.suppress(BaseException):  # what it would still like to do does not happen any more
+                with contextlib.suppress(BaseException):  # the process is dead: ignore what its coroutines still try
                     cast(Coroutine[Any, Any, Any], task.get_coro()).close()
 
         self.run(close)
         self._tasks.clear()
 
-    # -- what asyncio asks -------------------------------------------------------------------------------------------------
+    # -- what asyncio requires ---------------------------------------------------------------------------------------------
 
     def time(self) -> float:
         return START_S + self.world.now / 1000
@@ -176,7 +176,7 @@ class Loop(asyncio.AbstractEventLoop):
             coro.close()
             never: Any = self.create_future()
             never.cancel()
-            return cast("asyncio.Task[Any]", never)  # the dead begin nothing
+            return cast("asyncio.Task[Any]", never)  # a dead process begins nothing
         task: asyncio.Task[Any] = asyncio.Task(coro, loop=self, context=context)
         self._tasks[task] = None
         task.add_done_callback(self._forget)
@@ -195,7 +195,7 @@ class Loop(asyncio.AbstractEventLoop):
     def run_in_executor(  # type: ignore[override]
         self, executor: Any, func: Callable[..., Any], *args: Any
     ) -> asyncio.Future[Any]:
-        """One thread does one thing after the other; what it does takes time before, and happens at once."""
+        """Run calls one after the other; a call takes time first, and then happens at once."""
         done = self.create_future()
         free_at = max(self.world.now, self._threads.get(id(executor), 0.0)) + self._work_ms * self.world.dice.random()
         self._threads[id(executor)] = free_at

@@ -1,4 +1,4 @@
-"""One simulated machine: its disk, its clock, and the whole broker that runs on it, life after life."""
+"""One simulated machine: its disk, its clock, and the whole brokers that run on it, one after the other."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ class Machine:
         self.loop: Loop | None = None
         self.broker: Broker | None = None
         self.boots = self.lives = 0
-        self.refused: str | None = None  # why it did not start
+        self.refused: str | None = None  # why the broker did not start or has stopped
         self.is_up = False  # started, and serving
-        self.me: MemberId | None = None  # as which member of the group
+        self.me: MemberId | None = None  # the member of the group that it is
         self._members = {each: f"{host_of(each)}:{PORT + 1}" for each in names}
         self._turned = turned
 
@@ -107,14 +107,14 @@ class Machine:
             self.refused = f"{type(error).__name__}: {error}"
 
     async def stop(self) -> None:
-        """As an operator does it."""
+        """Stop the broker as an operator does."""
         if self.broker is not None and self.is_up:
             self.is_up = False
             await self.broker.stop()
             self.refused = "was stopped"
 
     def kill(self, *, power: bool) -> None:
-        """The process ends at once; with `power`, the machine does, and what was not synced may be gone."""
+        """End the process at once; with `power` the machine is switched off, and data that was not synced may be lost."""
         if not self.alive:
             return
         assert self.loop is not None
@@ -146,7 +146,7 @@ class Machine:
                 side.lose()
 
     def kill_within(self, operations: int, *, power: bool) -> None:
-        """The same, in the middle of what it does, when it has changed its disk so many times more."""
+        """Kill it after so many more disk operations, in the middle of what it does."""
         disk, left = self.disk, operations
 
         def count() -> None:
@@ -155,7 +155,7 @@ class Machine:
             if left == 0:
                 disk.call_before_each()
                 found = self.found(power=power)
-                # The coroutine that is running is finished first, on a disk that nobody will see again.
+                # The running coroutine is finished first, on a disk that is never looked at again.
                 assert self.loop is not None
                 self.loop.alive = False
                 self.loop.streams.down.add(self.host)
@@ -169,6 +169,6 @@ class Machine:
             self._end(found, power=power)
 
     def wipe(self) -> None:
-        """A new disk, with nothing on it."""
+        """Replace the disk by an empty one."""
         assert not self.alive
         self.disk, self.me = self._disk(), None

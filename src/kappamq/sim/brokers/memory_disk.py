@@ -1,6 +1,6 @@
-"""A disk in memory: nothing of it is known to the system, not even its descriptors.
+"""A disk in memory: neither its files nor its descriptors exist for the operating system.
 
-So whatever goes around `Files` fails on it, also in C: the system has never heard of such a path, or says EBADF.
+So whatever bypasses `Files`, including C code, fails on it: the system reports that there is no such path, or EBADF.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _DIRECTORY_MODE = 0o040755
 
 
 class Content(bytearray):
-    """A file's bytes, which are also the map of them."""
+    """The bytes of a file, which also serve as its map."""
 
     lost_count = 0
 
@@ -52,7 +52,7 @@ class MemoryFile:
 
 
 class MemoryFlusher:
-    """Durable at once; reported as by the real one."""
+    """A flusher for which everything is durable at once; it reports as the real one does."""
 
     def __init__(self, disk: MemoryDisk) -> None:
         self._disk = disk
@@ -99,11 +99,11 @@ class MemoryDisk(Files):
 
     @property
     def opened(self) -> int:
-        """How many descriptors are in use."""
+        """Number of open descriptors."""
         return len(self._opened)
 
     def tree(self, root: Path) -> dict[str, bytes | None]:
-        """What lies below a folder, by its name from there; None for a folder."""
+        """Everything below a folder, by relative name; None for a folder."""
         below = f"{root}/"
         found: dict[str, bytes | None] = {
             name.removeprefix(below): None for name in self._folders if name.startswith(below)
@@ -232,7 +232,7 @@ class MemoryDisk(Files):
         assert fd in self._opened
 
     def lock(self, fd: int) -> None:
-        assert fd in self._opened  # the only process there is has it
+        assert fd in self._opened  # there is only one process
 
     def lock_holder(self, fd: int) -> int | None:
         assert fd in self._opened

@@ -1,7 +1,7 @@
-"""Bugs of the broker and its store, planted on purpose, as `kappamq.sim.mutants` does it with the core: each must be found.
+"""Bugs planted on purpose in the broker and its store, as `kappamq.sim.mutants` does in the core: each must be found.
 
-A bug is a function that takes another one's place while a history runs. The checkers know nothing of them, and nothing of this is in
-the code that is shipped to run.
+A bug is a function that replaces another one while a history runs. The checkers know nothing about the bugs, and none of this is in
+the code that runs in production.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ _flushed = Group.flushed
 
 
 def _flushes_each_record(self: Group, offset: int) -> None:
-    """A batch is nothing special."""
+    """Treats a batch like single records."""
     node, store = self.node, self._store
     if node is not None and not node.log.cutting:
         for _at, piece in store.log.whole_pieces(store.kernel_module, node.log.flushed, min(offset, node.log.end)):
@@ -109,7 +109,7 @@ _append = Leadership._append
 
 
 def _names_wanted_terms(self: Leadership, peer: Progress, end: int) -> Append:
-    """The term records of what is wanted, for bytes that may go further."""
+    """Names the term records of the wanted bytes, for bytes that may go further."""
     wanted = min(end, peer.sent + self._settings.append_bytes_max)
     return _append(self, peer, end)._replace(records=self._log.terms.between(peer.sent, wanted))
 
@@ -134,11 +134,11 @@ async def _forgets_files_at_once(
         gone.set_result(None)
 
 
-# What follows from a cut, a deletion, a change of leaders
+# Consequences of a cut, a deletion, a change of leaders
 
 
 class _KeepsNumbers:
-    """A kernel that does not go back."""
+    """A kernel that does not rewind."""
 
     def __init__(self, kernel: Any) -> None:
         self.__dict__["_kernel"] = kernel

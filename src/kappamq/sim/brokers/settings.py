@@ -1,4 +1,4 @@
-"""What a history of whole brokers is like: what befalls them, and how they are configured. Each seed draws its own."""
+"""The settings of a history of whole brokers: faults and configuration. Each seed draws its own."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class Faults(settings.Faults):
 
     kernel: str = "native"
     duration_ms: float = 6_000
-    kills: float = 0.0  # of one process; its machine goes on
+    kills: float = 0.0  # of one process; its machine keeps running
     in_the_middle: float = 0.0  # probability that a crash comes between two calls of the disk
-    stops: float = 0.0  # as an operator does it
-    full: float = 0.0  # a disk without room, for a while
+    stops: float = 0.0  # by an operator
+    full: float = 0.0  # the disk has no room for a while
     segment_bytes: int = 64 << 10
     body_bytes: int = 400
     append_bytes_max: int = 1 << 20

@@ -1,4 +1,4 @@
-"""The disk of one simulated broker: slow, now and then full, and without what was not synced when the power goes."""
+"""The disk of one simulated broker: slow, sometimes full, and without unsynced data after a power cut."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class SimDisk(CrashDisk):
         self.world = world
         self.sync_ms = sync_ms
         self.full = False
-        self.loop: Loop | None = None  # of the process that uses it
+        self.loop: Loop | None = None  # of the process that uses the disk
         self._removing: Callable[[str], None] = lambda path: None
         self._renamed: Callable[[str], None] = lambda path: None
 
     def tell(self, removing: Callable[[str], None], renamed: Callable[[str], None]) -> None:
-        """From now on: of a file or folder before it is removed, and of a file when it has another name."""
+        """Call `removing` before a file or folder is removed, and `renamed` after a file got another name."""
         self._removing, self._renamed = removing, renamed
 
     def allocate(self, fd: int, size: int) -> None:
@@ -62,7 +62,7 @@ class SimDisk(CrashDisk):
         return self.begin_sync(fd)
 
     def sync_done(self, begun: tuple[MemoryFile, int]) -> None:
-        """What a request to the flusher comes to."""
+        """Finish a request to the flusher."""
         self.before_each()
         self.end_sync(begun)
 
@@ -71,7 +71,7 @@ class SimDisk(CrashDisk):
 
 
 class SimFlusher:
-    """Group commit: one sync at a time for all who have asked meanwhile."""
+    """Group commit: one sync at a time for all requests that arrived meanwhile."""
 
     def __init__(self, disk: SimDisk) -> None:
         assert disk.loop is not None
@@ -113,7 +113,7 @@ class SimFlusher:
         return self._durable, 0
 
     def cut(self, offset: int, /) -> None:
-        """What was asked for is done first."""
+        """Finish earlier requests first."""
         self.close()
         self._durable = min(self._durable, offset)
 

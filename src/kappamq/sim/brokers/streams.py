@@ -15,7 +15,7 @@ from kappamq.sim.settings import Faults
 from kappamq.sim.world import World
 
 RETRY_MS = 200.0
-LATE_MS = 150.0  # what was lost on the way is sent again
+LATE_MS = 150.0  # lost data is sent again
 _END, _RESET = object(), object()
 
 
@@ -23,7 +23,7 @@ class Streams:
     def __init__(self, world: World, faults: Faults) -> None:
         self.world, self.faults = world, faults
         self.cut: set[tuple[str, str]] = set()
-        self.down: set[str] = set()  # hosts without power: nobody answers there
+        self.down: set[str] = set()  # hosts without power: they do not answer
         self.healed = False
         self.listeners: dict[tuple[str, int], Listener] = {}
         self._ports = 40_000
@@ -46,7 +46,7 @@ class Streams:
         return self._ports
 
     async def connect(self, loop: Loop, host: str, port: int) -> Side:
-        """Raises ConnectionRefusedError; waits for as long as the other host cannot be reached."""
+        """Raises ConnectionRefusedError; waits while the other host cannot be reached."""
         made = loop.create_future()
         self.world.after(self.delay(), self._arrive, loop, host, port, made)
         side: Side = await made
@@ -131,7 +131,7 @@ class Side(asyncio.Transport):
         self._streams, self._loop = streams, loop
         self._host, self._peer = here[0], there[0]
         self._protocol: asyncio.Protocol | None = None
-        self._out: deque[tuple[float, Any]] = deque()  # (when it arrives, what)
+        self._out: deque[tuple[float, Any]] = deque()  # (arrival time, content)
         self._out_bytes = 0
         self._is_carried = False
         self._in: deque[Any] = deque()
@@ -159,7 +159,7 @@ class Side(asyncio.Transport):
         self._protocol = protocol
         protocol.connection_made(self)
         self._loop.call_soon(self._read)
-        if self._lost:  # before anybody could hear of it
+        if self._lost:  # before the connection was reported
             self._loop.call_soon(protocol.connection_lost, ConnectionResetError("the other side is gone"))
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
@@ -253,14 +253,14 @@ class Side(asyncio.Transport):
         self._loop.call_soon(self._read)
 
     def _tell_reset(self) -> None:
-        """Nobody has this connection any more: as the system says to whoever sends on it."""
+        """This side no longer has the connection: the system tells the other side so, once it can be reached."""
         if self._streams.is_cut(self._host, self._peer):
             self._streams.world.after(RETRY_MS, self._tell_reset)
         elif self.other._loop.alive:
             self.other._loop.call_soon(self.other._gone, ConnectionResetError("the other side is gone"))
 
     def lose(self) -> None:
-        """The process of this side is gone; its system may still say so."""
+        """The process of this side has ended; its system may still report that to the other side."""
         self._streams.world.after(self._streams.delay(), self._tell_reset)
 
     def _read(self) -> None:
@@ -276,4 +276,4 @@ class Side(asyncio.Transport):
                 self._closing = True
                 self._gone(None)
             elif not self._closing:
-                self._protocol.data_received(what)  # type: ignore[union-attr]  # it may be another one by now
+                self._protocol.data_received(what)  # type: ignore[union-attr]  # the protocol may have been replaced

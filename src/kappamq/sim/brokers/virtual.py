@@ -1,5 +1,5 @@
-"""Within this, the process that simulates has the world's time and dice: modules ask `time` and `random` in places that no result of a
-history may depend on (how long a request took, in which second a file was written), but a history must be the same each time."""
+"""Within this context the simulating process uses the world's time and dice: modules use `time` and `random` where the result of a
+history must not depend on them (the duration of a request, the time at which a file was written), but histories must be repeatable."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class WorldClock:
 def virtual(world: World) -> Iterator[None]:
     dice = random.Random(world.seed)
     before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)  # there is much to complain about
+    logging.disable(logging.CRITICAL)  # faults cause many warnings
 
     def seconds() -> float:
         return 1000 + world.now / 1000

@@ -36,7 +36,7 @@ NAME_DIGITS: Final = 17
 FIRST: Final = 1  # number of the first entry
 _FOREVER_MS = 1 << 62
 WALK_MAX: Final = 100_000
-"""Entries a query reads at most: millions of messages may have the same key."""
+"""The most entries that a query reads: millions of messages may have the same key."""
 SCAN_MAX: Final = 5_000_000
 """Entries without a slot that a reader of a live store scans at most; about a second's work."""
 _NO_ENTRY = bytes(INDEX_ENTRY_BYTES)

@@ -1,4 +1,4 @@
-"""Where in the log the wall clock was set. Store times before and after such a place are not comparable.
+"""Where in the log the wall clock was set. Store times before and after such an offset are not comparable.
 
 A step has a log offset. Records below it were stamped before the clock was set, so their store times are off by `step_ms` compared
 with records above it. `shift_ms` converts a time that was derived from a record's store time to the current clock.
@@ -61,7 +61,7 @@ class ClockSteps:
         """What to add to a time of the clock that stamped the record at `log_offset` to get the time of the current clock, or of the
         clock just before the step at `below`."""
         if not self.steps:
-            return 0  # nearly always: nobody has set the clock
+            return 0  # almost always: the clock was never set
         return sum(
             step.step_ms
             for step in self.steps

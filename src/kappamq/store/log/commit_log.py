@@ -1,8 +1,8 @@
 """The log: fixed-size files as one endless address space, appended at one end, deleted at the other.
 
-The kernel decides *what* is appended and at which offset; this class owns the files. `write()` brings what the kernel has
-gathered to the page cache, in one piece; `roll()` closes a file with its end mark and opens the next one, which `prepare()`
-(a worker's job) has made ahead of need. A record never lies in two files.
+The kernel decides *what* is appended and at which offset; this class owns the files. `write()` passes what the kernel has
+gathered to the page cache, with one pwrite; `roll()` closes a file with its end mark and opens the next one, which `prepare()`
+(on a worker) has created in advance. A record never lies in two files.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class CommitLog:
         self._kernel = kernel
         self._segments: dict[int, Segment] = {}  # by start, ascending
         self._current: Segment | None = None
-        self._next: Segment | None = None  # made ahead, still empty
-        # This much of a file is reserved for what cannot wait (a burst being handled, our own records) if there is no next file yet.
+        self._next: Segment | None = None  # created in advance, still empty
+        # How much of a file is kept for appends that cannot wait (the present burst, our own records) if the next file is not ready.
         self._kept_bytes = min(_CRAMPED_BYTES_MAX, segment_bytes // 8)
         self.end = 0  # one past the last written byte
         self.damaged = False  # a write or sync failed: no appends until a restart
@@ -102,7 +102,7 @@ class CommitLog:
             self._open(start, path, fd)
 
     def _has_whole_file(self, names: list[str]) -> bool:
-        """Whether some files of this log have the configured size: then the setting is right."""
+        """Whether some files of this log have the configured size: then the setting is correct."""
         return any(self._files.size_of(self.folder / name) == self.segment_bytes for name in names)
 
     def _open(self, start: int, path: Path, fd: int) -> None:
@@ -188,7 +188,7 @@ class CommitLog:
         return start, data
 
     def receive(self, records: memoryview) -> None:
-        """Go on with records of another broker's log. Nothing may be pending in the kernel."""
+        """Append records of another broker's log. The kernel must have no pending appends."""
         assert self._current is not None
         assert self.end + len(records) + BLANK_BYTES <= self.segment_end, "records were not cut to the file"
         try:
@@ -205,16 +205,16 @@ class CommitLog:
 
     @property
     def is_cramped(self) -> bool:
-        """The file is nearly full and the next one is not ready: senders should wait a little."""
+        """Whether the file is nearly full and the next one is not ready: senders should wait a little."""
         return self.is_cramped_behind(self.end)
 
     def is_cramped_behind(self, offset: int) -> bool:
-        """The same for when the log reaches to `offset`."""
+        """The same for a log that ends at `offset`."""
         return self._next is None and self.segment_end - offset < self._kept_bytes
 
     @property
     def is_fresh(self) -> bool:
-        """The current file is still empty."""
+        """Whether the current file is still empty."""
         return self._current is not None and self.end == self._current.start
 
     def prepare(self) -> Segment:
@@ -255,9 +255,9 @@ class CommitLog:
     # -- cutting ---------------------------------------------------------------------------------------------------------------
 
     def cut(self, offset: int) -> None:
-        """Durably end the log at `offset`, where a record ends. Nothing may be pending, in the kernel or for the flusher.
+        """Durably end the log at `offset`, the end of a record. The kernel and the flusher must have nothing pending.
 
-        A crash leaves what was there, the first part of it, or nothing of it: never a gap with records behind it."""
+        A crash leaves all of the old bytes, the first part of them, or none of them: never a gap with records behind it."""
         assert self.min <= offset <= self.end, f"the log [{self.min}, {self.end}) cannot be cut to {offset}"
         try:
             if self._next is not None:
@@ -268,7 +268,7 @@ class CommitLog:
                     self._drop(segment)
                     self._files.sync_folder(self.folder)  # else a crash could bring a later file back without this one
             holder = self._segments[offset - offset % self.segment_bytes]
-            # Behind the end of the log a file is zeros already; to zero all of it would take seconds.
+            # The rest of the log's last file is zeros already; zeroing the whole file would take seconds.
             stop = min(self.end - holder.start, self.segment_bytes)
             self._files.zero(holder.fd, offset - holder.start, stop)
             self._files.sync(holder.fd)
@@ -286,7 +286,7 @@ class CommitLog:
         return segment.fd if segment is not None else None
 
     def enter(self, offset: int, size: int) -> None:
-        """Worker: have [offset, offset + size), within one file and in the page cache, entered into the address space."""
+        """Worker: map the pages of [offset, offset + size), which is within one file and in the page cache, into the address space."""
         segment = self._segments.get(offset - offset % self.segment_bytes)
         if segment is not None:
             segment.view.enter(offset - segment.start, size)
@@ -306,8 +306,8 @@ class CommitLog:
         return memoryview(segment.view)[offset - segment.start :] if segment is not None else memoryview(b"")
 
     def whole_pieces(self, module: KernelModule, start: int, end: int) -> Iterator[tuple[int, memoryview]]:
-        """Whole records and batches in [start, end), which begins with one: (their offset, bytes), up to the first that is not. Behind
-        an end mark comes an empty piece, where the next file begins."""
+        """Yield whole records and batches in [start, end), which begins with one, as (offset, bytes), up to the first bad one. After an end
+        mark it yields an empty piece at the beginning of the next file."""
         while start < end:
             view = self.slice(start, min(end - start, _PIECE_BYTES))
             size, why, _records, _ms = module.scan(view, start, False)
@@ -324,7 +324,7 @@ class CommitLog:
                 return
 
     def whole_until(self, module: KernelModule, start: int, end: int) -> int:
-        """Where the last whole record or batch of [start, end) ends, or the file behind its end mark begins."""
+        """The end of the last whole record or batch in [start, end), or the beginning of the file behind an end mark."""
         for at, piece in self.whole_pieces(module, start, end):
             start = at + len(piece)
         return start
@@ -340,7 +340,7 @@ class CommitLog:
         return sum(segment.view.lost_count for segment in self._segments.values())
 
     def has_lost(self, offset: int, size: int) -> bool:
-        """Read a byte of every page of [offset, offset + size), within one file: whether one of them could not be read."""
+        """Read a byte of every page of [offset, offset + size), within one file; return whether one of them could not be read."""
         segment = self._segments.get(offset - offset % self.segment_bytes)
         if segment is None:
             return False

@@ -194,7 +194,7 @@ class RangeReader:
             part.is_end = True
 
     def _pass_over(self, at: int, part: Part) -> bool:
-        """Whether reading continues behind `at`, where no good record lies. Decides as recovery does."""
+        """Whether reading continues behind `at`, where there is no good record. Decides as recovery does."""
         end, log = self._end, self._log
         resumed = None if end.is_end(at) else log.next_good(at + 1, is_good=self._is_good)
         if resumed is None and at < end.flushed:

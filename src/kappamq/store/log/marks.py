@@ -1,13 +1,13 @@
-"""The marks of the log, and the rules by which a mode moves them.
+"""The marks of the log, and the rules by which a mode advances them.
 
-After the append a message does not move; marks pass over it. Two of them are moved by events: `written` by a pwrite, `flushed` by an
-fdatasync. The other three follow by the rule of the mode, which is defined here and nowhere else:
+A message does not move after its append; the marks advance past it. Two of them are advanced by events: `written` by a pwrite, `flushed`
+by an fdatasync. The other three follow by the rule of the mode, which is defined only here:
 
-- `answerable`: a send below it may be answered with success;
-- `visible`: a consumer may see what lies below it. The dispatcher enters it into the queues, and `dispatched` follows in the same call;
-- `confirmed`: no crash can lose what lies below it. Snapshots, retention and deletions wait for it.
+- `answerable`: a send below it may be acknowledged as successful;
+- `visible`: consumers may see messages below it. The dispatcher enters them into the queues, and `dispatched` follows in the same call;
+- `confirmed`: no crash can lose what is below it. Snapshots, retention and deletions wait for it.
 
-Waiters park on one mark, and the call that moves it hands them back.
+Waiters park on one mark, and the call that advances it returns them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Following = tuple[int, int, int]
 
 
 class Verdict(NamedTuple):
-    """What a sender hears, instead of success, of a message that is stored here but lacks what the mode promises."""
+    """The answer to a sender, instead of success, if its message is stored here but lacks what the mode promises."""
 
     code: ResponseCode
     why: str
@@ -34,39 +34,39 @@ _DISK_IS_LATE = Verdict(ResponseCode.FLUSH_DISK_TIMEOUT, "stored, but the disk h
 
 
 class Mode(Protocol):
-    """How far the marks that follow may go, given those that lead. What `follow` returns only grows as its arguments do; a mark
-    never goes back, also where a mode that takes over would put it lower."""
+    """How far the following marks may go, given the leading ones. `follow` must be monotonic in its arguments; a mark never goes
+    back, even if a new mode would put it lower."""
 
     name: str
     in_turn: bool
-    """Whether a message can be answered in the turn in which it is written."""
+    """Whether a message can be acknowledged in the turn in which it is written."""
     needs_flush: bool
-    """Whether messages cannot be answered before an fdatasync: then one is asked for in each turn."""
+    """Whether messages can be acknowledged only after an fdatasync: then one is requested in each turn."""
     waits_always: bool
-    """Whether also a sender that asked for an answer as soon as the message is written has to wait."""
+    """Whether even a sender that asked for an answer as soon as the message is written has to wait."""
 
     @property
     def lacks(self) -> bool:
-        """Whether `shortfall` may tell something now."""
+        """Whether `shortfall` may return a verdict now."""
         ...
 
     def follow(self, written: int, flushed: int) -> Following: ...
 
     def late(self, written: int, flushed: int) -> Verdict:
-        """For a message that did not become answerable in time."""
+        """The verdict for a message that did not become answerable in time."""
         ...
 
     def patience_s(self, flush_timeout_s: float, written: int, flushed: int) -> float:
-        """How long a message may take to become answerable, as things are now."""
+        """How long a message may take to become answerable under the present conditions."""
         ...
 
     def shortfall(self, end: int) -> Verdict | None:
-        """For a message up to `end` that is answered now although the mode cannot keep its promise: what is missing. None: nothing."""
+        """What is missing for a message that ends at `end` and is acknowledged although the mode cannot keep its promise; None: nothing."""
         ...
 
 
 class AsyncFlush:
-    """A message is answered and seen when it is in the page cache: a crash of the process loses nothing, a power cut may."""
+    """A message is acknowledged and visible once it is in the page cache: a crash of the process loses nothing, a power cut may."""
 
     name = "async"
     in_turn = True
@@ -88,7 +88,7 @@ class AsyncFlush:
 
 
 class SyncFlush:
-    """A message is answered and seen when it is on disk."""
+    """A message is acknowledged and visible once it is on disk."""
 
     name = "sync"
     in_turn = False
@@ -110,26 +110,26 @@ class SyncFlush:
 
 
 class Copies(Protocol):
-    """What a synchronous master knows of its slaves."""
+    """What a synchronous master knows about its slaves."""
 
     def held(self) -> int:
-        """Up to here as many slaves as are awaited have the log."""
+        """The offset up to which the required number of slaves has the log."""
         ...
 
     def missing(self) -> str | None:
-        """Why messages cannot be copied now: too few slaves are there, or keep up. None: they can."""
+        """Why messages cannot be copied now (too few slaves are connected or keep up); None if they can."""
         ...
 
 
 class SyncCopies:
-    """On top of a flush mode: a message is answered when enough slaves have it, too. Without them it is answered by the rule of the
-    flush mode alone, and the answer says so: it is stored, in fewer copies than promised."""
+    """In addition to a flush mode: a message is acknowledged once enough slaves have it, too. Without enough slaves it is acknowledged by
+    the flush mode alone, and the answer says so: it is stored, in fewer copies than promised."""
 
     in_turn = False
     waits_always = False
 
     def __init__(self, own: Mode, copies: Copies, timeout_s: float) -> None:
-        """`timeout_s`: how long slaves may take."""
+        """`timeout_s`: how long the slaves may take."""
         self._timeout_s = timeout_s
         self.name = f"{own.name}, synchronous copies"
         self.needs_flush = own.needs_flush
@@ -161,7 +161,7 @@ class SyncCopies:
 
 
 class Follower:
-    """The log is a copy of a master's: no client sends here, and consumers see only what the master shows."""
+    """The log is a copy of a master's: clients do not send here, and consumers see only what the master shows."""
 
     name = "follower"
     in_turn = False
@@ -169,7 +169,7 @@ class Follower:
     waits_always = False
 
     def __init__(self, own: Mode, master: Callable[[], tuple[int, int]]) -> None:
-        """`master`: its `visible` and `confirmed` offsets."""
+        """`master`: returns its `visible` and `confirmed` offsets."""
         self.needs_flush = own.needs_flush
         self._own = own
         self._master = master
@@ -190,12 +190,12 @@ class Follower:
 
 
 def mode_of(flush: str) -> Mode:
-    """The mode for the setting `flush`, which is checked where settings are read."""
+    """The mode for the setting `flush`, which was validated with the settings."""
     return SyncFlush() if flush == "sync" else AsyncFlush()
 
 
 class RaftGroup:
-    """The log is one of several in a Raft group: what a majority has on disk is answered, shown and confirmed, nothing before."""
+    """The log is one of several in a Raft group: a message is acknowledged, visible and confirmed once a majority has it on disk."""
 
     name = "raft"
     in_turn = False
@@ -204,12 +204,12 @@ class RaftGroup:
     waits_always = True
 
     def __init__(self, confirmed: Callable[[], int]) -> None:
-        """`confirmed`: as the group has told us."""
+        """`confirmed`: returns the offset that the group has confirmed."""
         self._confirmed = confirmed
 
     def follow(self, written: int, flushed: int) -> Following:
         confirmed = min(self._confirmed(), written)
-        return confirmed, confirmed, min(confirmed, flushed)  # what we persist of it must be on our own disk, too
+        return confirmed, confirmed, min(confirmed, flushed)  # what we save as confirmed must be on our own disk, too
 
     def late(self, written: int, flushed: int) -> Verdict:
         return Verdict(
@@ -243,7 +243,7 @@ class Marks:
             mark.reset(end)
 
     def take_mode(self, mode: Mode) -> list[Any]:
-        """From now on the marks move by this mode. Returns the waiters that are released."""
+        """Use this mode from now on. Returns the waiters that are released."""
         self.mode = mode
         return self.follow()
 
@@ -256,11 +256,11 @@ class Marks:
         return self._follow(self.flushed.advance(end))
 
     def follow(self) -> list[Any]:
-        """Something that the mode depends on has changed outside of this node. Returns the waiters that are released."""
+        """Something outside of this node that the mode depends on has changed. Returns the waiters that are released."""
         return self._follow([])
 
     def _follow(self, reached: list[Any]) -> list[Any]:
-        """Move the marks that changed. Called once per turn, so unchanged marks must cost nothing."""
+        """Advance the marks that changed. Called once per turn, so unchanged marks must cost nothing."""
         answerable, visible, confirmed = self.mode.follow(self.written.offset, self.flushed.offset)
         if answerable > self.answerable.offset:
             reached += self.answerable.advance(answerable)

@@ -1,7 +1,7 @@
-"""Damaged stretches of the log: where they are, what may take their place, and putting it there durably.
+"""Damaged ranges of the log: finding them, checking their replacement, and writing it durably.
 
-A stretch begins and ends where records do, so what belongs there is judged by itself: whole records and batches with good checksums,
-that say they lie there, and that fill the stretch to its last byte.
+A range begins and ends at record boundaries, so a replacement can be checked by itself: it must consist of whole records and batches
+with good checksums that contain their own log offset, and fill the range to its last byte.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kappamq.store.log.log_reader import Damage, LogReader
 
 
 def damage_in(log: LogReader, start: int, stop: int) -> Iterator[Damage]:
-    """What is damaged in [start, stop), which begins with a record and ends with one; as fast as the kernel looks at good records."""
+    """Damage in [start, stop), which begins and ends at record boundaries; good records are skipped at the speed of the kernel."""
     at = start
     while at < stop:
         at = log.end(at)
@@ -29,7 +29,7 @@ def damage_in(log: LogReader, start: int, stop: int) -> Iterator[Damage]:
         if item is None:
             item = Damage(at, stop, "nothing is there", tail=True)
         if not isinstance(item, Damage):
-            at = item.offset + item.size  # it was damaged a moment ago
+            at = item.offset + item.size  # the record is good now
             continue
         stretch = replace(item, stop=min(stop, item.stop) if not item.tail else stop, tail=False)
         yield stretch
@@ -37,7 +37,7 @@ def damage_in(log: LogReader, start: int, stop: int) -> Iterator[Damage]:
 
 
 def whole_records(module: KernelModule, data: memoryview, start: int, segment_bytes: int) -> int:
-    """How much of `data`, which lies at `start`, is good records and batches, and behind the end mark of a file everything."""
+    """How many bytes of `data`, whose log offset is `start`, are good records and batches; an end mark makes the rest of its file good."""
     done = 0
     while done < len(data):
         at = start + done
@@ -52,7 +52,7 @@ def whole_records(module: KernelModule, data: memoryview, start: int, segment_by
 
 
 def require_whole(module: KernelModule, data: memoryview, start: int, segment_bytes: int) -> None:
-    """Raises ForeignBytes if another copy's bytes cannot be the ones that belong at `start`."""
+    """Raises ForeignBytes if bytes from another copy cannot be the ones that belong at `start`."""
     good = whole_records(module, data, start, segment_bytes)
     if good < len(data):
         raise ForeignBytes(
@@ -61,7 +61,7 @@ def require_whole(module: KernelModule, data: memoryview, start: int, segment_by
 
 
 def put_back(log: CommitLog, files: Files, start: int, data: memoryview) -> bool:
-    """Write `data` where it belongs in a file of the log; returns when it is on disk. False if the file was deleted meanwhile."""
+    """Write `data` at its place in the log file; it is on disk on return. False if the file was deleted meanwhile."""
     begin = start - start % log.segment_bytes
     try:
         fd = files.open(log.folder / file_name(begin))
@@ -69,7 +69,7 @@ def put_back(log: CommitLog, files: Files, start: int, data: memoryview) -> bool
         return False
     try:
         if files.size(fd) < log.segment_bytes:
-            files.truncate(fd, log.segment_bytes)  # it was cut: what is missing reads as zeros now, as damage does
+            files.truncate(fd, log.segment_bytes)  # it was truncated: missing bytes now read as zeros, as damage does
         files.pwrite(fd, data, start - begin)
         files.sync(fd)
     finally:

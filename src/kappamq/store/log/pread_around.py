@@ -1,4 +1,4 @@
-"""Reading a file whose disk has bad spots: what cannot be read comes as zeros, and is counted."""
+"""Read a file on a disk with bad sectors: unreadable pages are returned as zeros, and counted."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _PAGE_BYTES = 4096
 
 
 class PreadAround:
-    """`pread` for one thread. Leaves the page cache as it found it, as far as that can be told."""
+    """`pread` for one thread. Avoids filling the page cache where possible."""
 
     def __init__(self, files: Files) -> None:
         self._files = files

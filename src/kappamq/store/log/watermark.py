@@ -1,4 +1,4 @@
-"""How far the log has come in one respect, and what waits for it to come further."""
+"""How far the log has come in one respect, and the waiters for it to advance."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Waiter = TypeVar("Waiter")
 class Watermark(Generic[Waiter]):
     """`written`, `flushed`, `dispatched`...: an offset that only grows. A waiter is opaque: a future, a parked reply, a string.
 
-    Waiters are served in the order in which they came, which is mostly the order of the log.
+    Waiters are served in order of arrival, which is mostly log order.
     """
 
     __slots__ = ("_waiting", "offset")
@@ -25,8 +25,8 @@ class Watermark(Generic[Waiter]):
         """Park `waiter` until the watermark reaches `offset`; False (and not parked) if it is there already."""
         if offset <= self.offset:
             return False
-        # A waiter that comes late for an early offset (it waited for something else first) queues behind the others, because
-        # `advance` looks at the first one only.
+        # A late waiter for an early offset (it waited for something else first) queues behind the others, because `advance` only
+        # looks at the first one.
         self._waiting.append((offset, waiter))
         return True
 
@@ -51,7 +51,7 @@ class Watermark(Generic[Waiter]):
         return given
 
     def cut(self, offset: int) -> list[Waiter]:
-        """What lies behind `offset` is gone: go back there, and return the waiters for what will not come."""
+        """The log was cut to `offset`: go back there, and return the waiters for what is gone."""
         gone = [waiter for end, waiter in self._waiting if end > offset]
         if gone:
             self._waiting = deque(waiting for waiting in self._waiting if waiting[0] <= offset)

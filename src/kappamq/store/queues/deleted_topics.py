@@ -25,11 +25,11 @@ FILE: Final = "topics.json"
 CHANGED_KIND: Final = "topic"
 DELETED_KIND: Final = "topic-deleted"
 FORGOTTEN_KIND: Final = "topic-forgotten"
-"""Nothing of a deleted topic is left in the log: created again, its queues start at 0."""
+"""No message of a deleted topic is left in the log: if it is created again, its queues start at 0."""
 DELETED: Final = "kappamqDeleted"
 """Key of the snapshot: deleted topics, with the ends of their queues."""
 _FORGOTTEN: Final = re.compile(re.escape(json.dumps({"kind": FORGOTTEN_KIND}, separators=(",", ":"))[:-1].encode()))
-"""So the body of its record begins."""
+"""How the body of its record begins."""
 _LENGTH_BYTES: Final = 4  # of the body, before it
 _TABLE: Final = "topicConfigTable"
 _NONSENSE: Final = (LookupError, AttributeError, TypeError, ValueError)
@@ -43,7 +43,7 @@ class TopicTable:
         # A table that another broker wrote is valid as of the end of the log.
         stamp = log_end if found.log_offset is None else found.log_offset
         self.stamp = min(stamp, log_end)
-        """Records from this log offset on are to be applied."""
+        """Apply records from this log offset on."""
         self._known = set(_keys(found.table.get(_TABLE)))
         self._deleted = set(_keys(found.table.get(DELETED)))
 
@@ -71,7 +71,7 @@ class TopicTable:
 
 
 class ForgottenTopics:
-    """Which topics the log forgets, and where: found by one walk through it, however many are asked for."""
+    """Which topics the log forgets, and at which offsets; all are found by one walk through it."""
 
     def __init__(self, log: CommitLog) -> None:
         self._log = log
@@ -89,8 +89,8 @@ class ForgottenTopics:
         return self._first.get(name, before) < before
 
     def _forgets(self, body_at: int) -> tuple[str, int] | None:
-        """The topic that is forgotten by the record whose body begins there, and where the record is. These bytes may as well be
-        within what a user has sent: ours is a record of the metadata topic that says it was stored at this place."""
+        """The topic that the record with a body at `body_at` forgets, and the record's offset. The bytes may be part of a user's
+        message: only a record of the metadata topic that contains this log offset counts."""
         for host_bytes in (0, IPV6_EXTRA_BYTES, 2 * IPV6_EXTRA_BYTES):
             at = body_at - _LENGTH_BYTES - BODY_AT - host_bytes
             if at < self._log.min:

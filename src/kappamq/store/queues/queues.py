@@ -19,7 +19,7 @@ from kappamq.store.files import Files
 
 log = logging.getLogger(__name__)
 
-ANY_FILLER = (0, FILLER_BYTES)  # it names no place in the log
+ANY_FILLER = (0, FILLER_BYTES)  # it names no log offset
 _PAGE_BYTES = 4096
 _SYNC_EACH_MAX = 256
 _ENTRIES_AT_ONCE = 200
@@ -27,7 +27,7 @@ _FOLDER_NAME_BYTES_MAX = 255
 
 
 def is_folder_name(topic: str) -> bool:
-    """Whether a queue of this topic can have files. Brokers reject such topics, but the log may be somebody else's."""
+    """Whether a queue of this topic can have files. Brokers reject other topics, but another program may have written the log."""
     return (
         topic not in ("", ".", "..")
         and "/" not in topic

@@ -70,7 +70,7 @@ class TimerFiles:
 
     @property
     def _made_by(self) -> str:
-        """Only who finds the same goes on with files that nobody has closed: the same start of the machine, and the same clock."""
+        """Files that were not closed are reused only after the same boot of the machine, and with the same clock."""
         return f"{self._boot_id} {self._built_behind}" if self._built_behind else self._boot_id
 
     def _read_checkpoint(self) -> bytes | None:
@@ -115,7 +115,7 @@ class TimerFiles:
         return start
 
     def commit(self, now_ms: int, read_ms: int, queue_offset: int, *, clean: bool = False) -> None:
-        """Write what was added; then the files reflect the timer topic up to `queue_offset`, and the slots before that of `read_ms` are
+        """Write what was added; then the files reflect the timer topic up to `queue_offset`, and slots before that of `read_ms` are
         done."""
         self._log.flush()
         self._wheel.put_all(self._slots.values())

@@ -88,7 +88,7 @@ class TimerLog:
             self._window = (0, b"")
 
     def go_on_at(self, end: int) -> None:
-        """The next unit is written there; what lies behind it is not looked at yet."""
+        """Continue at `end`; units behind it are ignored for now."""
         self.end = end
 
     def cut(self, end: int) -> None:

@@ -48,7 +48,7 @@ class TimerWheel:
         return Slot._make(fields) if fields[0] == second else None
 
     def _page(self, number: int) -> bytearray:
-        """Neighbours are asked for together: one read serves them all."""
+        """Read a page; neighbouring slots are often needed together, so one read serves them all."""
         page = self._pages.get(number)
         if page is None:
             if len(self._pages) >= _PAGES_MAX:

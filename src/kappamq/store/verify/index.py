@@ -45,7 +45,7 @@ _HEADER_FIELDS: Final = (
 StoredMs = Callable[[int], int | None]
 """Log offset of a record -> its store time; None if there is no valid record."""
 GrowingOnDisk = Callable[[Path], OnDisk | None]
-"""Index file -> what of it is on disk, if it is the one that is written to; None if it is not, or if that is unknown."""
+"""Index file -> what of it is on disk, if it is being written; None if it is not, or if that is unknown."""
 
 
 @dataclass(slots=True)
