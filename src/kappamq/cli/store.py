@@ -9,7 +9,7 @@ import typer
 
 from kappamq.cli.shared.exits import Exit
 from kappamq.cli.shared.options import DataOption, OutputOption, SetOption, properties, spoken, store_directory
-from kappamq.cli.shared.output import Format, Output, counted, size, when
+from kappamq.cli.shared.output import Format, Output, counted, literal, size, when
 from kappamq.cli.shared.usage import Family, topic_name
 
 if TYPE_CHECKING:
@@ -213,8 +213,6 @@ def _summary(reader: StoreReader) -> dict[str, Any]:
 
 
 def _print_summary(out: Output, summary: dict[str, Any]) -> None:
-    from rich.markup import escape
-
     used = summary["log_max_offset"] - summary["log_min_offset"]
     checkpoint = summary["checkpoint"]
     process = f"process {summary['process']}" if summary["process"] else "unknown process"
@@ -224,8 +222,8 @@ def _print_summary(out: Output, summary: dict[str, Any]) -> None:
         "crashed": f"the last broker ({process}) did not stop cleanly; the next start recovers",
     }[summary["state"]]
     out.console().print(
-        f"data        {escape(summary['data'])}\n"
-        f"state       {escape(state)}\n"
+        f"data        {literal(summary['data'])}\n"
+        f"state       {literal(state)}\n"
         f"log         {size(used)}, offsets {summary['log_min_offset']} to {summary['log_max_offset']}, in "
         f"{counted(summary['log_files'], 'file')} of {size(summary['log_file_bytes'])}\n"
         f"checkpoint  log {when(checkpoint['physic_ms'])}, queues {when(checkpoint['logics_ms'])}, "
@@ -324,7 +322,6 @@ def _tell(out: Output, report: Report) -> None:
             del problem["fix"]  # used by a running broker
         out.raw({**named, **found, "ok": report.ok})
         return
-    from rich.markup import escape
     from rich.text import Text
 
     console = out.console()
@@ -337,7 +334,7 @@ def _tell(out: Output, report: Report) -> None:
     if report.forgotten:
         console.print(f"{counted(report.forgotten, 'record')} of deleted topics")
     if report.torn_tail:
-        console.print(f"after the last record, {escape(report.torn_tail)}: the next start truncates it")
+        console.print(f"after the last record, {literal(report.torn_tail)}: the next start truncates it")
     if report.undispatched or report.unindexed:
         console.print(
             f"not in their queues yet: {counted(report.undispatched, 'record')}; not in the index yet: "

@@ -72,6 +72,17 @@ def test_a_copy_of_java_ends_with_its_original(tmp_path: Path) -> None:
     life.store.close(clean=False)
 
 
+def test_a_copy_of_something_that_is_no_message(tmp_path: Path) -> None:
+    """In the store of a Java broker a producer may have chosen what stands there."""
+    life = HalfLife(tmp_path)
+    life.appender.append(java_half(b"x", TRAN_PREPARED_QUEUE_OFFSET="9" * 4301))
+    life.write()
+    fold = life.new_fold()
+    fold.read_all()
+    assert bodies(life, fold) == [b"x"]
+    life.store.close(clean=False)
+
+
 def test_it_is_outdated_when_the_clock_was_set(tmp_path: Path) -> None:
     life = HalfLife(tmp_path)
     fold = life.new_fold()

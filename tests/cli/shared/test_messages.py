@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import base64
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -49,6 +50,16 @@ def test_a_line_cannot_be_broken_by_a_body(capsys: pytest.CaptureFixture[str]) -
     assert "a\\nb\\x1b[31m[red]" in printed
     assert "2/7" in printed
     assert "paid  k1,k2" in printed
+
+
+def test_tags_keys_and_properties_are_no_commands_to_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    evil = "\x1b]52;c;AAAA\x07"
+    received = replace(message(b"x"), tags=evil, keys=(evil,), properties={evil: evil}, topic=evil)
+    messages.line(Output(), received)
+    messages.details(Output(), received)
+    printed = capsys.readouterr().out
+    assert "\x1b]" not in printed
+    assert printed.count(r"\x1b]52;c;AAAA\x07") >= 6
 
 
 def test_details_show_everything(capsys: pytest.CaptureFixture[str]) -> None:

@@ -135,3 +135,9 @@ def test_what_others_say_is_no_command_to_the_terminal(capsys: pytest.CaptureFix
     captured = capsys.readouterr()
     assert "\x1b]" not in captured.out + captured.err
     assert captured.out.count(r"a[/]\x1b]0;title\x07") == 2
+
+
+@pytest.mark.parametrize("text", ["a[1]", "[/]", "\\[/]", "\\\\[bold]", "ends with \\", "[link=x]", "plain"])
+def test_a_literal_is_shown_as_it_is(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Output().line(f"[bold]{literal(text)}[/]")
+    assert capsys.readouterr().out == text + "\n"

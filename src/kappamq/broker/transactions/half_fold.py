@@ -22,6 +22,7 @@ from kappamq.store.message_store import MessageStore
 log = logging.getLogger(__name__)
 
 _REMEMBERED = 1000
+_DIGITS = 20  # a number of the log has fewer
 
 
 class HalfFold:
@@ -145,4 +146,4 @@ def _position(store: MessageStore, offsets: Offsets, topic: str) -> int:
 
 
 def _number(text: str | None) -> int | None:
-    return int(text) if text is not None and text.isascii() and text.isdigit() else None
+    return int(text) if text is not None and len(text) < _DIGITS and text.isascii() and text.isdigit() else None

@@ -9,7 +9,7 @@ import typer
 from kappamq.cli.shared.cluster import Cluster, clustered
 from kappamq.cli.shared.exits import Exit
 from kappamq.cli.shared.options import DataOption, OutputOption, data_directory, spoken, why_this_directory
-from kappamq.cli.shared.output import Format, Output
+from kappamq.cli.shared.output import Format, Output, literal
 
 _MARKS = {"ok": "[green]ok  [/]", "note": "[yellow]note[/]", "bad": "[bold red]bad [/]"}
 
@@ -49,10 +49,8 @@ def doctor(
         if out.json:
             out.raw(finding)
             continue
-        from rich.markup import escape
-
-        out.console().print(f"{_MARKS[finding.health]} {escape(finding.what)}: {escape(finding.text)}")
+        out.console().print(f"{_MARKS[finding.health]} {literal(finding.what)}: {literal(finding.text)}")
         if finding.advice:
-            out.console().print(f"       [dim]{escape(finding.advice)}[/]")
+            out.console().print(f"       [dim]{literal(finding.advice)}[/]")
     if any(finding.health is checks.Health.BAD for finding in found):
         raise typer.Exit(int(Exit.FAILED))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 from typing import TYPE_CHECKING, Any
 
+from kappamq.cli.shared.logs import escaped
 from kappamq.cli.shared.output import Output, when
 
 if TYPE_CHECKING:
@@ -42,9 +43,13 @@ def as_json(message: ReceivedMessage) -> dict[str, Any]:
 def body_line(body: bytes) -> str:
     """Return a body as one line of text: control characters are made visible, long bodies truncated."""
     text = body[: BODY_CHARACTERS_MAX * 4].decode("utf-8", "backslashreplace")
-    text = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+    text = escaped(text)
     cut = len(text) > BODY_CHARACTERS_MAX or len(body) > BODY_CHARACTERS_MAX * 4
     return text[:BODY_CHARACTERS_MAX] + (f"... ({len(body)} bytes)" if cut else "")
+
+
+def _marks(message: ReceivedMessage) -> str:
+    return escaped(f"{message.tags or '-'}  {','.join(message.keys) or '-'}")
 
 
 def line(out: Output, message: ReceivedMessage) -> None:
@@ -54,10 +59,9 @@ def line(out: Output, message: ReceivedMessage) -> None:
         return
     from rich.text import Text
 
-    marks = f"{message.tags or '-'}  {','.join(message.keys) or '-'}"
     text = Text(when(message.stored_ms), style="dim")
     text.append(f"  {message.queue.queue_id}/{message.queue_offset}", style="cyan")
-    text.append(f"  {marks}  ", style="green")
+    text.append(f"  {_marks(message)}  ", style="green")
     text.append(body_line(message.body), style="default")
     out.console().print(text)
 
@@ -71,9 +75,9 @@ def log_line(out: Output, record: Record, size: int) -> None:
     from rich.text import Text
 
     text = Text(f"{message.log_offset}+{size}", style="dim")
-    text.append(f"  {message.topic}/{message.queue.queue_id}/{message.queue_offset}", style="cyan")
+    text.append(f"  {escaped(message.topic)}/{message.queue.queue_id}/{message.queue_offset}", style="cyan")
     text.append(f"  {when(message.stored_ms)}", style="dim")
-    text.append(f"  {message.tags or '-'}  {','.join(message.keys) or '-'}  ", style="green")
+    text.append(f"  {_marks(message)}  ", style="green")
     text.append(body_line(message.body), style="default")
     out.console().print(text)
 
@@ -100,5 +104,5 @@ def details(out: Output, message: ReceivedMessage) -> None:
         "body": body_line(message.body),
     }
     for name, value in rows.items():
-        out.console().print(Text(f"{name:>12}  ", style="dim").append(value, style="default"))
+        out.console().print(Text(f"{name:>12}  ", style="dim").append(escaped(value), style="default"))
     out.console().print()

@@ -161,7 +161,12 @@ def _plain(value: Any) -> Any:
 
 def literal(text: str) -> str:
     """`text` for a line with rich markup, as it is: brackets are no markup in it, and control characters do not reach the terminal."""
-    return escaped(text).replace("[", "\\[")
+    text = escaped(text)
+    if "[" not in text and not text.endswith("\\"):
+        return text
+    from rich.markup import escape
+
+    return escape(text)
 
 
 def show(value: Any) -> str:
