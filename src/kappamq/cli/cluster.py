@@ -196,7 +196,7 @@ def _warn_if_silent(out: Output, place: str) -> None:
 
 
 def _warn_if_few_vote(out: Output, cluster: Cluster, group: str, timeout: float) -> None:
-    """The member is removed by now: whoever does not answer makes no failure of it."""
+    """The member is removed by now: a broker that does not answer does not make this a failure."""
     from kappamq.client.admin.standing import caution
     from kappamq.errors import KappaError
 
@@ -232,7 +232,7 @@ async def _follow(admin: AsyncAdmin, out: Output, interval: float, count: int | 
 
 
 def _columns(rows: list[dict[str, Any]]) -> list[str]:
-    """Members of Raft groups are known by their names: their ids move with the leadership. Others have ids alone."""
+    """Members of Raft groups are identified by their names, since their ids change with the leadership. Others have only ids."""
     named = [row["member"] is not None for row in rows]
     hidden = "member" if not any(named) else "id" if all(named) else None
     return [name for name in COLUMNS if name != hidden]

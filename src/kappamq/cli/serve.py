@@ -271,7 +271,7 @@ def run_server(
     """Start, report that, wait for SIGINT or SIGTERM, stop. A second signal ends the process at once, unless it comes within a
     second: `timeout` sends one to the process and one to its group, and means one.
 
-    `until_eof`: the end of standard input, a pipe, is another reason to stop. Whoever holds the other end cannot die unnoticed.
+    `until_eof`: the end of standard input, a pipe, is another reason to stop, so the death of the process at the other end is noticed.
 
     `failed`: asked once it is ready; returns the reason when the server cannot go on. It is stopped then, and the error raised.
 
@@ -315,7 +315,7 @@ def run_server(
         def readable() -> None:
             if not os.read(sys.stdin.fileno(), 1 << 16):
                 loop.remove_reader(sys.stdin.fileno())
-                told.set()  # not `signalled`: SIGTERM may have come long before, and the two must not count as impatience
+                told.set()  # not `signalled`: SIGTERM may have come long before, and the two must not count as a second signal
 
         async def end() -> None:
             """Stop. A signal that comes after that finds nothing to end, and must not change the exit code."""

@@ -21,7 +21,7 @@ REMEMBERED_S: Final = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """The broker that is registered in the place that another one claims."""
+    """The registered broker whose place another one claims."""
 
     address: str
     version: int

@@ -85,7 +85,7 @@ class NameServer:
         return address.join(self.config.listen_host, self._port)
 
     async def _scan_forever(self) -> None:
-        """Look every so often for brokers that are silent, and more often for those that send beats.
+        """Look periodically for brokers that are silent, and more often for those that send beats.
 
         A scan that comes late says nothing about brokers: their beats may be waiting in the sockets. It is left to the next one."""
         period, everybody_at = min(_BEAT_SCAN_S, self.config.scan_ms / 1000), self._clock.liveness()

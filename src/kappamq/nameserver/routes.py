@@ -89,7 +89,7 @@ class RouteTable(Generic[Owner]):
     # --- brokers register and leave ---
 
     def delete_topics_when_registered(self, on: bool) -> None:
-        """Whether a master that registers all of its topics takes away those that it does not name. A setting of operators."""
+        """Whether topics that a master's full registration does not name are removed. A setting of operators."""
         self._delete_topics_on_registration = on
 
     def register(
@@ -202,7 +202,7 @@ class RouteTable(Generic[Owner]):
         return live is not None
 
     def heard(self, owner: Owner, now: float) -> None:
-        """Record that something came over a connection: everything registered over it is alive."""
+        """Record that data came over a connection: everything registered over it is alive."""
         self._live.heard(owner, now)
 
     def data_version(self, cluster: str, address: str, owner: Owner) -> DataVersion | None:
@@ -275,7 +275,7 @@ class RouteTable(Generic[Owner]):
             # A name server that was started while a group has no master still tells consumers about its slaves.
             alone = header.timeout_ms is not None and MASTER_ID not in self._brokers[name].addresses
             return list(topics.keys() - known) if alone else ()
-        # A table with a single topic is an increment, and an empty one tells a role: topics it does not mention still exist.
+        # A table with a single topic is an increment, and an empty one announces a role: topics it does not mention still exist.
         if self._delete_topics_on_registration and master and len(topics) > 1:
             for topic in known - topics.keys():
                 self._queues.drop(topic, name)

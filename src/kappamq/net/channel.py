@@ -92,7 +92,7 @@ class Waiter(Protocol):
 
 
 class Posted(Protocol):
-    """Told of the answer to a posted request, or of an error, at once: no task has to wake up for it. Must not raise."""
+    """Called at once with the answer to a posted request, or an error: no task has to wake up for it. Must not raise."""
 
     def answered(self, answer: Frame) -> None: ...
 
@@ -201,7 +201,7 @@ class Channel(asyncio.BufferedProtocol):
         self._write(data)
 
     def was_answered(self) -> None:
-        """A posted request waits no longer."""
+        """Time out a posted request."""
         self._unanswered -= 1
 
     def flush(self) -> None:

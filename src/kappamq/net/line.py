@@ -21,7 +21,7 @@ IDLE_S: Final = 60.0
 FRESH_S: Final = 0.02
 """A connection that has answered a moment ago is not asked whether it is still there."""
 LATE_S: Final = 0.01
-"""What waits no longer than this to be sent leaves the time limit as it is."""
+"""If sending takes no longer than this the time limit stays as it is."""
 _TIMEVAL: Final = struct.Struct("@ll")
 
 
@@ -50,7 +50,7 @@ class Line:
 
     @property
     def is_usable(self) -> bool:
-        """Whether the next request may leave here: the server has not closed the connection, or said anything unasked."""
+        """Return whether the next request may leave here: the server has not closed the connection, or sent anything unrequested."""
         idle = time.monotonic() - self._used
         if self._broken or idle > IDLE_S:
             return False
@@ -104,7 +104,7 @@ class Line:
             raise
 
     def _send_rest(self, data: memoryview, deadline: float) -> None:
-        """Send to one that reads slowly: not `sendall`, for which the time limit begins anew with each part."""
+        """Send to a server that reads slowly: not with `sendall`, whose time limit starts again with each part."""
         self._wait_until(deadline)
         while data:
             data = data[self._socket.send(data) :]
@@ -117,7 +117,8 @@ class Line:
         self._wait_at_most(left)
 
     def _wait_at_most(self, seconds: float) -> None:
-        """For each call of the system. Its own time limit costs less than a socket of Python's that has one: that asks before it reads."""
+        """Set the time limit of each system call. The kernel's time limit costs less than that of a Python socket, which polls before it
+        reads."""
         milliseconds = max(1, math.ceil(seconds * 1000))
         if milliseconds != self._limit_ms:
             limit = _TIMEVAL.pack(milliseconds // 1000, milliseconds % 1000 * 1000)

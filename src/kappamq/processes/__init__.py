@@ -1,1 +1,1 @@
-"""A name server in this process and brokers in processes of their own, supervised: `kappamq up --brokers`, `--slaves`, `--raft`."""
+"""A name server in this process and supervised brokers in separate processes: `kappamq up --brokers`, `--slaves`, `--raft`."""

@@ -33,7 +33,7 @@ class Child:
     @classmethod
     async def start(cls, label: str, command: Sequence[str], hear: Callable[[str], None]) -> Self:
         """`hear` gets each line of its log."""
-        # A session of its own: Ctrl-C of a terminal is for us, who stop our children in order.
+        # A separate session: Ctrl-C in a terminal goes only to us, and we stop our children in order.
         process = await asyncio.create_subprocess_exec(
             *command, stdin=PIPE, stdout=PIPE, stderr=PIPE, start_new_session=True
         )
@@ -48,7 +48,7 @@ class Child:
         return not self._ended.done()
 
     async def ready(self, seconds_max: float) -> dict[str, Any]:
-        """Return the line that it printed. Raises an error of the kind that it ended with."""
+        """Return the line that it printed. Raises the kind of error that it ended with."""
         either: list[asyncio.Future[Any]] = [self._ready, self._ended]
         await asyncio.wait(either, timeout=seconds_max, return_when=asyncio.FIRST_COMPLETED)
         if self._ready.done():
@@ -91,11 +91,11 @@ class Child:
         try:
             self._process.send_signal(number)
         except ProcessLookupError:
-            pass  # it has just ended, and we are about to hear of it
+            pass  # it has just ended, and we are about to be notified
 
     async def _wait(self) -> int:
         code = await self._process.wait()
-        # Its last words are in the pipes; somebody else who holds these open must not keep us.
+        # Its last lines are in the pipes; do not wait for another process that holds these open.
         await asyncio.wait(self._readers, timeout=1.0)
         for reader in self._readers:
             reader.cancel()
@@ -122,7 +122,7 @@ class Child:
 
 
 def object_of(line: str) -> dict[str, Any]:
-    """Return the JSON object that a line is, as warnings and errors are with --json; an empty one for a line of the log."""
+    """Return the JSON object in a line (warnings and errors with --json); an empty one for a plain log line."""
     try:
         found = json.loads(line) if line.startswith("{") else {}
     except ValueError:
@@ -131,7 +131,7 @@ def object_of(line: str) -> dict[str, Any]:
 
 
 async def lines(reader: asyncio.StreamReader) -> AsyncIterator[str]:
-    """Yield lines without their ends; of one that is too long, the beginning."""
+    """Yield lines without their line ends; only the beginning of one that is too long."""
     pending, skipping = b"", False
     while data := await reader.read(_READ_BYTES):
         *whole, pending = (pending + data).split(b"\n")

@@ -1,4 +1,4 @@
-"""Whose stores a data directory holds: those of a group of brokers, below `brokers`, or the single one of a plain `kappamq up`."""
+"""The kind of stores in a data directory: those of a group of brokers, below `brokers`, or the single one of a plain `kappamq up`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LOG: Final = "commitlog"
 def check_single(root: Path) -> None:
     """Refuse a plain `kappamq up` in the directory of several brokers, which it would not serve. Raises StoreError.
 
-    Where both lie, an earlier version has made the single store there: it is served, so that what it holds can be read."""
+    If both exist, an earlier version has created the single store: it is served, so that its messages can be read."""
     if stores(root) and not (root / _LOG).is_dir():
         raise StoreError(
             f"{root} holds {_some(root)} of an earlier `kappamq up` with --brokers, --slaves or --raft, which a plain `kappamq up` "
@@ -47,7 +47,7 @@ def check_several(root: Path) -> None:
 def check_shape(root: Path, shape: Shape) -> None:
     """Refuse a shape that the stores do not have, before anything is written. Raises StoreError, StoreLocked.
 
-    A master may get slaves, or lose them. A Raft group keeps its members: who belongs to it is said by its log."""
+    A master may get slaves, or lose them. A Raft group keeps its members: its log says who they are."""
     folder = root / FOLDER
     if (taken := in_use(folder)) is not None:
         path, pid = taken
@@ -77,7 +77,7 @@ def check_shape(root: Path, shape: Shape) -> None:
 
 
 def left_out(root: Path, places: Iterable[Place]) -> list[Place]:
-    """Those of `places` that are no members of their Raft group (any more), so that they are not to be started."""
+    """Return those of `places` that are not members of their Raft group (any more), and so must not be started."""
     groups = {letter: found.members() for letter, found in held(root / FOLDER).items() if found.is_raft}
     return [
         place
@@ -87,12 +87,13 @@ def left_out(root: Path, places: Iterable[Place]) -> list[Place]:
 
 
 def stores(root: Path) -> list[Path]:
-    """The directories of the brokers below the data directory, by name."""
+    """Return the directories of the brokers below the data directory, by name."""
     return [path for found in held(root / FOLDER).values() for path in found.folders]
 
 
 def command(root: Path) -> str:
-    """The command that serves the brokers of a directory: by what their stores are. Only whether sends await slaves is in a broker.conf."""
+    """Return the command that serves the brokers of a directory, as derived from their stores. Only whether sends wait for slaves is in a
+    broker.conf."""
     groups = held(root / FOLDER)
     size = max((found.copies for found in groups.values()), default=1)
     raft = max((_raft_size(found) or 0 for found in groups.values()), default=0)
@@ -109,7 +110,7 @@ def command(root: Path) -> str:
 
 
 def _raft_size(found: Held) -> int | None:
-    """The --raft that starts all members of a group; None if there is none, or it is no group."""
+    """Return the value of --raft that starts all members of a group; None if there is none, or it is not a group."""
     if not found.is_raft:
         return None
     numbers = [

@@ -1,4 +1,4 @@
-"""Which brokers a shape consists of: names, ids, roles, folders, and what each broker.conf says. No I/O."""
+"""The brokers of a shape: names, ids, roles, folders, and the contents of each broker.conf. No I/O."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BROKERS_MAX: Final = 16
 SLAVES_MAX: Final = 4
 BASE_NAME: Final = "broker"
 
-# What the shape decides -> the option to use instead.
+# Properties that the shape decides -> the option to use instead.
 DECIDED: Final = {
     **dict.fromkeys(("listenPort", "broker.port"), "--broker-port"),
     **dict.fromkeys(
@@ -41,7 +41,7 @@ DECIDED: Final = {
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """What `kappamq up` was asked for."""
+    """The shape requested from `kappamq up`."""
 
     brokers: int = 1  # masters, or Raft groups
     slaves: int = 0  # of each master
@@ -68,7 +68,7 @@ class Place:
     name: str  # shared by a master and its slaves, or by a Raft group
     number: int  # among those of its name; of a master and its slaves the broker's id
     role: Role
-    folder: str  # the same whatever the shape and the name: a store becomes master, slave or member without a copy
+    folder: str  # independent of shape and name: a store becomes master, slave or member without being copied
 
     @property
     def label(self) -> str:
@@ -91,7 +91,7 @@ def places(shape: Shape, base: str = BASE_NAME) -> list[Place]:
 
 
 def check_given(shape: Shape, given: Mapping[str, str]) -> None:
-    """Refuse properties that would contradict the shape. Raises ConfigError with where they were written."""
+    """Refuse properties that would contradict the shape. Raises ConfigError that says where they were given."""
     for name, text in given.items():
         if name in DECIDED:
             where = f" ({place_of(text)})" if place_of(text) else ""
@@ -108,7 +108,7 @@ def check_given(shape: Shape, given: Mapping[str, str]) -> None:
 def properties(
     place: Place, shape: Shape, ports: Mapping[Place, int], host: str, given: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return what broker.conf of one broker says; `ports` are those of all, `host` is where they reach each other."""
+    """Return the contents of one broker's broker.conf; `ports` are those of all, `host` is where they reach each other."""
     found = {**given, "brokerName": place.name, "listenPort": str(ports[place])}
     if place.role == MEMBER:
         peers = [other for other in ports if other.name == place.name]
@@ -132,5 +132,5 @@ def properties(
 
 
 def stop_order(of: Sequence[Place], masters: set[Place]) -> list[list[Place]]:
-    """Return who is stopped together, one list after the other: a master outlives those that copy from it."""
+    """Return lists of brokers to stop together, one list after the other: a master outlives those that copy from it."""
     return [[each for each in of if each not in masters], [each for each in of if each in masters]]

@@ -1,4 +1,4 @@
-"""What the stores below a data directory are: members of a Raft group, or a master's and its slaves'. Reads only, changes nothing."""
+"""The kind of the stores below a data directory: members of a Raft group, or a master and its slaves. Reads only, changes nothing."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class Held:
 
     @property
     def copies(self) -> int:
-        """How many copies there are; before anything was stored, how many there are to be."""
+        """The number of copies; before anything was stored, the planned number."""
         return len(self.written or self.folders)
 
     def members(self) -> list[str]:
-        """The names of the group's members. Before any log says who they are: its founders, and whoever has taken part."""
+        """The names of the group's members. Before any log lists them: its founders, and those that have taken part."""
         noted = {name: self._terms(folder) for name, folder in self._by_name().items()}
-        # What a log begins with was confirmed before; any other change may have been noted and never got through.
+        # The list at the start of a log was confirmed; any later change may have been recorded but never confirmed.
         sure = [terms.base for terms in noted.values() if terms is not None and terms.base.members.all]
         sure += [record for record in _records(noted) if _may_be_confirmed(record, noted)]
         if not sure:
@@ -46,12 +46,12 @@ class Held:
         return sorted({member.name for member in max(sure, key=_place).members.all})
 
     def _by_name(self) -> dict[str, Path]:
-        """The voters. One whose vote is damaged says so when it is started: until then it is known by its folder."""
+        """The voters. One whose vote is damaged reports that when it is started: until then its folder identifies it."""
         votes = ((self._vote(folder), folder) for folder in self.voters)
         return {vote.member.name if vote else f"n{folder.name.partition('-')[2]}": folder for vote, folder in votes}
 
     def _founders(self) -> Iterator[str]:
-        """A group is named after them: `broker-a:n0,n1,n2`, or `broker-a:n0#...` if one began alone."""
+        """The founders, after which a group is named: `broker-a:n0,n1,n2`, or `broker-a:n0#...` if one began alone."""
         for folder in self.voters:
             if (vote := self._vote(folder)) is not None and ":" in vote.group_id:
                 yield from (name.partition("#")[0] for name in vote.group_id.rpartition(":")[2].split(","))
@@ -77,7 +77,8 @@ def _records(noted: Mapping[str, Terms | None]) -> Iterator[TermRecord]:
 
 
 def _may_be_confirmed(record: TermRecord, noted: Mapping[str, Terms | None]) -> bool:
-    """Whether a majority of its voters may have it: those that say nothing count, since a file may be lost, or on another machine."""
+    """Return whether a majority of its voters may have it: those without information count, since a file may be lost, or on another
+    machine."""
     place, may_have = _place(record), 0
     for voter in record.members.voters:
         terms = noted.get(voter.name)
@@ -90,7 +91,7 @@ def _place(record: TermRecord) -> tuple[int, int]:
 
 
 def held(folder: Path) -> dict[str, Held]:
-    """What is in `folder`, by the letter that begins the names of the directories."""
+    """Return the stores in `folder`, by the first letter of the names of the directories."""
     letters: dict[str, list[Path]] = {}
     for path in sorted(folder.glob("?-*")):
         if path.is_dir():
@@ -106,7 +107,7 @@ def held(folder: Path) -> dict[str, Held]:
 
 
 def in_use(folder: Path) -> tuple[Path, int] | None:
-    """The first of the stores that a running process has open, and that process (0: unknown)."""
+    """Return the first of the stores that a running process has open, and that process (0: unknown)."""
     for found in held(folder).values():
         for path in found.folders:
             holder = StoreLock.holder(path)

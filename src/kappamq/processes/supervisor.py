@@ -1,7 +1,7 @@
 """Starts the brokers of a shape, keeps them running, and stops them in order.
 
-A broker that ends is told with its last lines and started again on its ports, after a pause that doubles up to a bound while it
-keeps ending, and is short again once it has run for a while. Nothing but the name server runs in this process.
+When a broker ends, its last lines are logged and it is started again on its ports, after a pause that doubles up to a limit while it
+keeps ending, and is short again once it has run for a while. Only the name server runs in this process.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ASK_S_MAX = 5.0
 MASTER_S_MAX = 60.0  # for a Raft group to elect its first master
 STOP_S_MAX = 30.0
 PAUSE_S, PAUSE_S_MAX = 0.5, 30.0
-STEADY_S = 60.0  # a broker that has run for so long starts with a short pause again
+STEADY_S = 60.0  # a broker that has run for this long starts with a short pause again
 _STARTS_MAX = 5
 _POLL_S = 0.02
 _HEAD = (
@@ -45,7 +45,7 @@ _HEAD = (
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What is told of one broker when all are ready."""
+    """What is reported about one broker when all are ready."""
 
     name: str
     id: int
@@ -121,7 +121,7 @@ class Supervisor:
     # -- starting and stopping ---------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Return when all brokers are ready. Raises the kind of error that a broker could not start with."""
+        """Return when all brokers are ready. Raises the kind of error that kept a broker from starting."""
         self._leave_out()
         try:
             await self._start_nameserver()
@@ -134,7 +134,7 @@ class Supervisor:
         self._keepers = [asyncio.ensure_future(self._keep(place)) for place in self._started]
 
     async def stop(self) -> None:
-        """Slaves first, then masters, then the name server, so that each can say goodbye to the next. May be called twice."""
+        """Stop slaves first, then masters, then the name server, so that each can unregister from the next. May be called twice."""
         for keeper in self._keepers:
             keeper.cancel()
         await asyncio.gather(*self._keepers, return_exceptions=True)
@@ -146,7 +146,7 @@ class Supervisor:
             await nameserver.stop()
 
     def _leave_out(self) -> None:
-        """Members that a group has removed are not started: the others would not listen to them."""
+        """Leave out members that a group has removed: the others would ignore them."""
         without = left_out(self.root, self._places)
         self._started = [place for place in self._places if place not in without]
         for place in without:
@@ -184,13 +184,13 @@ class Supervisor:
                 await self._start_all()
                 return
             except ConfigError as error:
-                # Somebody took a port between the moment it was found free and that it was bound.
+                # Another process took a port after it was found free and before it was bound.
                 if self.broker_port or "in use" not in str(error) or attempt == _STARTS_MAX - 1:
                     raise
                 await asyncio.gather(*(self._stop_one(place) for place in list(self._children)))
 
     async def _start_all(self) -> None:
-        """In parallel. The first that fails is the error; the others are left to the caller."""
+        """Start brokers in parallel. Raises the first failure; stopping the others is left to the caller."""
         tasks = [asyncio.ensure_future(self._launch(place)) for place in self._started]
         try:
             await asyncio.gather(*tasks)
@@ -257,7 +257,7 @@ class Supervisor:
                 await asyncio.sleep(_POLL_S)
 
     async def _missing_slaves(self, master: Place) -> str:
-        """What a master lacks, in words; empty if that is nothing."""
+        """Return what a master lacks, in words; empty if nothing."""
         net = self.settings.net
         tls = outgoing_context(replace(net, tls_outgoing=True)) if net.tls_mode == "enforcing" else None
         try:
@@ -301,7 +301,7 @@ class Supervisor:
             except (KappaError, OSError) as error:
                 failed = self._children.get(place)
                 if failed is not None and not failed.running:
-                    child = failed  # the loop tells how it ended
+                    child = failed  # the loop logs how it ended
                 else:
                     if failed is not None:
                         await failed.stop(STOP_S_MAX)
@@ -309,12 +309,12 @@ class Supervisor:
                     child = None
 
     def _hear(self, place: Place, line: str) -> None:
-        """Pass on a line of a broker's log, unless it warns of what we have told for all of them."""
+        """Pass on a line of a broker's log, unless it is a warning that we have already logged for all of them."""
         found = object_of(line)
         if "warning" in found:
             if found["warning"] not in self.findings.lines():
                 self._tell(f"{place.label}: {found['warning']}")
-        elif "error" not in found:  # why it ended is told with its end
+        elif "error" not in found:  # the reason is logged with its end
             print(f"[{place.label}] {line}", file=sys.stderr, flush=True)
 
     # -- what is running ---------------------------------------------------------------------------------------------------
@@ -351,7 +351,7 @@ class Supervisor:
         }
 
     def _registered_id(self, place: Place) -> int | None:
-        """Under which id the name server knows a broker; by its port, as all of them are on this machine."""
+        """Return the id under which the name server knows a broker; by its port, as all of them are on this machine."""
         if self._nameserver is None:
             return None
         group = self._nameserver.service.routes.cluster_info().brokers.get(place.name)

@@ -21,7 +21,7 @@ _CALLED: Final = (
     "schema", "reader", "writer", "streamReader", "streamWriter", "partitions", "read", "initialOffset", "latestOffset",
     "prepareForTriggerAvailableNow", "reportLatestOffset", "getDefaultReadLimit", "write", "commit", "abort",
 )  # fmt: skip
-"""What Spark calls of sources, readers and writers."""
+"""The methods of sources, readers and writers that Spark calls."""
 _OURS: Final = re.compile(
     r"kappamq\.errors\.(\w+): (.*?)(?=\s+SQLSTATE: |\n\s*at |\n\n|\nDriver stacktrace|\Z)", re.DOTALL
 )

@@ -26,7 +26,7 @@ _PATIENCE_S: Final = 5.0
 
 @contextmanager
 def ended_if_interrupted() -> Iterator[None]:
-    """Around the start of Spark: an interrupt ends the Java process that was started, and the next start begins from nothing."""
+    """Wraps the start of Spark: an interrupt ends the Java process that was started, so the next start begins afresh."""
     from pyspark import java_gateway as untyped
 
     java_gateway: Any = untyped
@@ -35,7 +35,7 @@ def ended_if_interrupted() -> Iterator[None]:
 
     class Noted(subprocess.Popen[bytes]):
         def __init__(self, *arguments: Any, **options: Any) -> None:
-            started.append(self)  # before the process exists: an interrupt may come while it is made
+            started.append(self)  # before the process exists: an interrupt may come while it is being created
             super().__init__(*arguments, **options)
 
     java_gateway.Popen = Noted
@@ -53,7 +53,7 @@ def ended_if_interrupted() -> Iterator[None]:
 
 @contextmanager
 def stopped_at_end(spark: SparkSession, before: Any) -> Iterator[None]:
-    """Around the work of a command: Ctrl-C ends Java at once, and is a KeyboardInterrupt whatever the calls under way make of that.
+    """Wraps the work of a command: Ctrl-C ends Java at once and raises KeyboardInterrupt, whatever errors the calls under way raise.
 
     `before` is the signal handler to put back: the present one is PySpark's, which calls Java, also from within such a call."""
     process = _running()
@@ -91,7 +91,8 @@ def stopped_at_end(spark: SparkSession, before: Any) -> Iterator[None]:
 
 @contextmanager
 def without_py4j_tracebacks() -> Iterator[None]:
-    """py4j logs each call that is cut off, with its stack, and raises it, too: the error is enough. PySpark does so with a failed query."""
+    """Silence py4j, which logs each interrupted call with its stack, although it also raises the error. PySpark does the same for a
+    failed query."""
 
     def is_wanted(record: logging.LogRecord) -> bool:
         return Path(record.pathname).parent.name != "py4j"
@@ -132,7 +133,7 @@ def _running() -> subprocess.Popen[bytes] | None:
 
 
 def _forget() -> None:
-    """PySpark keeps what it knows of its Java process in these; calls to one that is gone would fail."""
+    """Clear PySpark's references to its Java process: calls to one that is gone would fail."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 

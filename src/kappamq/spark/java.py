@@ -23,7 +23,7 @@ from kappamq.errors import ConfigError
 
 OLDEST: Final = 17
 INSTALL: Final = "pip install '.[spark]' in a clone of KappaMQ"
-"""What brings all that Spark needs; until there is a release, only a clone can be installed from."""
+"""Installs everything that Spark needs; until there is a release, this works only in a clone."""
 _MODULE: Final = "jdk.incubator.vector"
 _ANSWER_S: Final = 10.0
 
@@ -36,7 +36,7 @@ class Java:
     version: int
     found: str  # where, in words
     needs_shim: bool = False
-    passed_over: tuple[str, ...] = ()  # what was named or found before it and cannot run Spark, in words
+    passed_over: tuple[str, ...] = ()  # the ones tried before it that cannot run Spark, in words
 
 
 def find(environment: Mapping[str, str] = os.environ) -> Java:
@@ -69,7 +69,7 @@ def find(environment: Mapping[str, str] = os.environ) -> Java:
 
 
 def home(java: Java) -> Path:
-    """What JAVA_HOME has to be for Spark: the Java's own home, or that of a shim, which is written if it is not there yet."""
+    """Return the JAVA_HOME for Spark: the Java's own home, or that of a shim, which is written if it does not exist yet."""
     return _shim(java.home) if java.needs_shim else java.home
 
 
@@ -92,7 +92,7 @@ def _bundled() -> Path | None:
 
 
 def _release(home: Path, name: str) -> str | None:
-    """A value of the file `release`, which every Java since 9 has."""
+    """Return a value from the file `release`, which every Java since 9 has."""
     try:
         text = (home / "release").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -103,7 +103,7 @@ def _release(home: Path, name: str) -> str | None:
 
 @functools.cache
 def _version(home: Path) -> int | None:
-    """The major version, None if there is no Java; asks the program only where no file tells."""
+    """Return the major version, None if there is no Java; runs the program only if no file names it."""
     program = home / "bin" / "java"
     if not os.access(program, os.X_OK):
         return None
@@ -122,7 +122,7 @@ def _version(home: Path) -> int | None:
 
 
 def _has_module(home: Path) -> bool:
-    """Where nothing tells which modules there are it is a whole JDK."""
+    """If nothing lists its modules it is taken for a complete JDK."""
     modules = _release(home, "MODULES")
     return modules is None or _MODULE in modules.split()
 
@@ -150,13 +150,13 @@ def _shim(real: Path) -> Path:
 
 
 def _caches() -> Iterator[Callable[[], Path]]:
-    """Where the shim may lie: the user's cache, else a directory of this process' own."""
+    """Return where to put the shim: in the user's cache, else in a directory of this process."""
     yield lambda: Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "kappamq"
     yield lambda: Path(tempfile.mkdtemp(prefix="kappamq-java-"))
 
 
 def _written(home: Path, script: str) -> Path:
-    """Many processes may do this at once: each writes a file of its own and puts it in place in one step."""
+    """Safe if many processes do this at once: each writes its own file and renames it in one step."""
     program = home / "bin" / "java"
     if not (os.access(program, os.X_OK) and program.read_text(encoding="utf-8") == script):
         program.parent.mkdir(parents=True, exist_ok=True)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @without_traceback
 class RefusedStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A stream whose options or schema are wrong, or that its format cannot read: it says so as soon as Spark asks it anything."""
+    """A stream whose options or schema are wrong, or that its format cannot read: any call of Spark raises the error."""
 
     def __init__(self, error: KappaError) -> None:
         self._error = error

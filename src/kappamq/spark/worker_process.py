@@ -8,10 +8,10 @@ import os
 from typing import Final
 
 FREEZES: Final = 2
-"""In how many tasks of a process this is done: the first one loads a third of the modules after it has begun."""
+"""The number of tasks of a process in which this is done: the first one loads a third of the modules after it has begun."""
 
 _prepared = (0, 0)
-"""This process, and in how many of its tasks it was done."""
+"""This process, and the number of its tasks in which it was done."""
 
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
@@ -21,8 +21,8 @@ _KEPT_BYTES: Final = 64 << 20
 def begin_task() -> None:
     """Prepare this process for tasks. To be called when a task begins; outside of a task it does nothing.
 
-    Spark calls `gc.collect()` after every task. With numpy, pyarrow and what else is loaded that takes about 30 ms of CPU, more
-    than many a task itself. What is there when the first tasks begin are modules, and they stay: they are not looked at again."""
+    Spark calls `gc.collect()` after every task. With numpy, pyarrow and the other modules that takes about 30 ms of CPU, more
+    than many tasks themselves. The objects that exist when the first tasks begin are modules, which stay: they are frozen."""
     global _prepared
     from pyspark import TaskContext
 

@@ -126,7 +126,7 @@ async def check_broker(
     tls: ssl.SSLContext | None = None,
     members: dict[tuple[str, str], Standing] | None = None,
 ) -> list[Finding]:
-    """`members`: what this broker says of its Raft group is put there, by name and address."""
+    """`members` is filled with what this broker reports about its Raft group, by name and address."""
     role = "master" if broker_id == 0 else f"slave {broker_id}"
     what = f"broker {name} ({role})"
     try:
@@ -204,7 +204,7 @@ def check_own_words(what: str, about: Mapping[str, str], settings: Mapping[str, 
 
 
 def check_copies(what: str, about: Mapping[str, str]) -> list[Finding]:
-    """Report what a broker warns of at its start about the configuration of its copies."""
+    """Report what a broker warns about at its start regarding the configuration of its copies."""
     cautions = [text for name, text in sorted(about.items()) if name.startswith(CAUTION)]
     found = [note(f"{what}: copies", *text.split("; ", 1)) for text in cautions if "; " in text]
     missing = about.get("kappamqCopiesMissing", "nothing")

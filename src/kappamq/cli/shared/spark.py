@@ -51,7 +51,7 @@ def spark_session(
 
 @contextmanager
 def asked_to_stop(now: Callable[[], float] = time.monotonic) -> Iterator[Callable[[], bool]]:
-    """Around work that goes on until Ctrl-C: yields a function that says whether it came. A second Ctrl-C, later than
+    """Wraps work that goes on until Ctrl-C: yields a function that returns whether it came. A second Ctrl-C, later than
     SAME_SIGNAL_S behind the first, ends everything at once."""
     asked_s: float | None = None
     before = signal.getsignal(signal.SIGINT)

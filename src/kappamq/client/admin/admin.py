@@ -138,7 +138,7 @@ class AsyncAdmin(TraceQueries, GroupAdmin, Resizing, Members):
         await self.start().ask(await self._address(broker), UpdateBrokerConfig(), body)
 
     async def scopes(self, name: str | None = None) -> dict[str, dict[str, ScopeState]]:
-        """Scopes of batch transactions: name -> broker -> what that broker knows of it."""
+        """Return the scopes of batch transactions: name -> broker -> what that broker knows of it."""
         return await administration.scopes(self.start(), name)
 
     async def reset_scope(self, name: str, *, force: bool = False) -> list[str]:

@@ -1,4 +1,4 @@
-"""The members of all broker groups: who is the master, and how far the others have got."""
+"""The members of all broker groups: which is the master, and how far the others have got."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ class Member:
     broker_id: int
     address: str
     version: str | None = None
-    term: int | None = None  # the last one that it knows of
+    term: int | None = None  # the last one it knows
     log_end: int | None = None
     behind: int | None = None  # bytes of the log that a slave does not have yet
     in_sync: bool | None = None  # whether the master counts it as a copy
     problem: str | None = None  # why it did not answer
     member: str | None = None  # its name in its Raft group, as in dLegerSelfId
-    standing: str | None = None  # in its Raft group: voter, learner or removed, by what the leader says
+    standing: str | None = None  # in its Raft group: voter, learner or removed, as the leader reports
     voters: tuple[str, ...] | None = None  # of its Raft group, if it leads it
 
     @property
@@ -87,8 +87,8 @@ class Members(ABC):
         return sorted(found, key=lambda member: (member.cluster, member.group, member.broker_id))
 
     async def transfer_leader(self, group: str, member: str | None = None, timeout: float = 10.0) -> LeaderNow:
-        """Have another member of a Raft group lead: `member` by its id in dLegerPeers, else the one that has most of the log. Returns
-        when it does, and who that is; with empty fields if the broker does not say, as earlier versions."""
+        """Make another member of a Raft group the leader: `member` by its id in dLegerPeers, else the one that has most of the log. Waits
+        until it leads and returns which one that is; with empty fields if the broker does not say, like earlier versions."""
         core = self.start()
         answer = await core.ask(await self._leader(group), TransferLeader(member=member), timeout=timeout)
         return LeaderNow.decode(answer.body) if answer.body else LeaderNow()
@@ -96,7 +96,7 @@ class Members(ABC):
     async def change_members(
         self, group: str, action: str, member: str, address: str | None = None, timeout: float = 10.0
     ) -> None:
-        """Have the leader of a Raft group `add`, `remove` or `replace` a member; `address`: host:port of its copies. Returns when a
+        """Make the leader of a Raft group `add`, `remove` or `replace` a member; `address`: host:port of its copies. Returns when a
         majority has recorded it."""
         core = self.start()
         header = ChangeMembers(action=action, member=member, address=address)
@@ -118,7 +118,7 @@ class Members(ABC):
 
 
 async def _ask(core: ClientCore, member: Member, leaders: dict[str, Standing]) -> tuple[Member, HaStatus | None]:
-    """`leaders`: what the leaders of Raft groups say is put there, by group."""
+    """`leaders` is filled with what the leaders of Raft groups report, by group."""
     try:
         table = KVTable.decode((await core.ask(member.address, GetBrokerRuntimeInfo())).body).table
     except KappaError as error:
@@ -142,7 +142,7 @@ async def _ask(core: ClientCore, member: Member, leaders: dict[str, Standing]) -
 
 
 async def _told(core: ClientCore, address: str, header: Header, kind: type[B]) -> B | None:
-    """Return what a broker knows of copies; None if it does not answer that, as brokers without copies do."""
+    """Return what a broker knows of copies; None if it does not answer that, like brokers without copies."""
     try:
         return kind.decode((await core.ask(address, header)).body)
     except KappaError:
@@ -182,7 +182,7 @@ def _with_lag(
         return slave
     of_master, host = master[1], _host(slave.address)
     if of_master is not None:
-        # The leader of a Raft group names the others as their clients know them; other masters, by where they connect from.
+        # The leader of a Raft group names the others by the addresses for clients; other masters, by the addresses they connect from.
         seen = [one for one in of_master.connections if one.address.removeprefix("/") == slave.address]
         if not seen and hosts[slave.group, host] == 1:
             seen = [one for one in of_master.connections if _host(one.address) == host]

@@ -1,4 +1,4 @@
-"""Who is what in a Raft group, as its brokers tell in their runtime information: one view for all commands."""
+"""The standing of the members of a Raft group, from the runtime information of its brokers: one view for all commands."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NAME: Final = re.compile(r"'([^'#]+)(?:#[^']*)?'")  # ['n0', 'n1#2']: without t
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What one member says of itself and of its group."""
+    """What one member reports about itself and its group."""
 
     member: str
     leads: bool
@@ -28,12 +28,12 @@ class Standing:
     term: int = 0
 
     def of(self, member: str) -> str:
-        """What another one is to this one, which is to be the leader."""
+        """Return the standing of another member, as this one, which should be the leader, sees it."""
         return VOTER if member in self.voters else LEARNER if member in self.learners else REMOVED
 
 
 def standing(table: Mapping[str, str]) -> Standing | None:
-    """None if that broker belongs to no Raft group."""
+    """Return None if that broker does not belong to a Raft group."""
     member = table.get("kappamqRaftMember")
     if not member:
         return None
@@ -52,12 +52,12 @@ def number(text: str) -> int | None:
 
 
 def leading(known: Standing | None, told: Standing) -> Standing | None:
-    """Who leads, after one more member has told its standing: a leader that was deposed may not know it yet, and says so, too."""
+    """Return the leader, given one more report: a deposed leader that has not noticed still claims to lead."""
     return told if told.leads and (known is None or told.term > known.term) else known
 
 
 def caution(voters: tuple[str, ...] | list[str]) -> str | None:
-    """What is to be said of a group with so few voters; None if it survives the loss of one."""
+    """Return a warning about a group with this few voters; None if it survives the loss of one."""
     if len(voters) >= SAFE_VOTERS:
         return None
     names = ", ".join(voters)

@@ -1,6 +1,6 @@
-"""Batch transactions: messages for any queues of several brokers, published all or not at all, each once.
+"""Batch transactions: messages for any queues of several brokers, all published or none, each once.
 
-`scope.py` opens a scope, begins a batch and decides it; `staging.py` brings messages to the brokers, in one process or in many;
-`patience.py` says how long both try again; `batch_transaction.py` is both for one program. Used by the producer and by the Spark
+`scope.py` opens a scope, begins a batch and decides it; `staging.py` sends messages to the brokers, in one process or in many;
+`patience.py` says how long both retry; `batch_transaction.py` combines them for one program. Used by the producer and by the Spark
 sink; may use `client/core`.
 """

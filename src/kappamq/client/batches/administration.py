@@ -1,4 +1,4 @@
-"""What operators do with scopes of batch transactions: list them, and give one to another owner."""
+"""Operators' view of the scopes of batch transactions: list them, and free one for another owner."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kappamq.protocol.headers.batches import QueryScopes, RemoveScope
 
 
 async def scopes(core: ClientCore, name: str | None = None) -> dict[str, dict[str, ScopeState]]:
-    """Scope -> broker -> what that broker knows of it; of all scopes, or of one. Brokers of other makers know none."""
+    """Return scope -> broker -> what that broker knows of it; of all scopes, or of one. Brokers other than KappaMQ's know none."""
     found: dict[str, dict[str, ScopeState]] = {}
     for broker, address in (await masters(core)).items():
         try:
@@ -26,7 +26,7 @@ async def reset_scope(core: ClientCore, name: str, *, force: bool = False) -> li
     """Forget a scope on all brokers, with what is staged for it, so that another owner can use its name; returns the brokers.
 
     Raises InvalidParameter if no broker knows it, IllegalOperation if decided batches are still being published, NotAvailable if its
-    coordinator cannot be asked. With `force` it is forgotten all the same: what was decided and is not published may be lost."""
+    coordinator cannot be asked. With `force` it is forgotten all the same: batches that were decided but not published may be lost."""
     known = (await scopes(core, name)).get(name)
     if not known:
         raise InvalidParameter(f"no broker knows the scope {name}")

@@ -20,7 +20,7 @@ class AsyncBatchTransaction:
     """Created by `AsyncProducer.batch_transaction`; can be entered once.
 
     Messages are published when the block ends without an exception: all of them, each once, also if this program or a broker
-    crashes at that moment. If it crashed before it could know, run the same batch again: with the same number and the same
+    crashes at that moment. If the program crashed before it learned the outcome, run the same batch again: with the same number and
     messages it changes nothing if it was decided. Readers see the messages one after the other, not all in one instant."""
 
     def __init__(
@@ -41,7 +41,7 @@ class AsyncBatchTransaction:
         self._entered: tuple[Scope, Ticket, Stager] | None = None
         self._rolled_back = self._left = False
         self.outcome: Outcome | None = None
-        """How it ended, once the block has been left; None if nothing was decided."""
+        """The outcome, once the block has been left; None if nothing was decided."""
 
     async def __aenter__(self) -> Self:
         if self._entered is not None:

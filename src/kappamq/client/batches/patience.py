@@ -1,4 +1,4 @@
-"""How long a request of a scope is repeated: every one of them may be, and a broker that restarts takes some seconds."""
+"""How long requests of a scope are retried: all of them may be repeated, and a broker takes some seconds to restart."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Final
 from kappamq.errors import KappaError, NoPermission, Retry
 
 PATIENCE_S: Final = 3.0
-"""For a program that wants to know soon."""
+"""For a program that wants an early error."""
 _PAUSE_S: Final = (0.1, 2.0)
 """The first pause, and the longest; doubled in between."""
 
 
 class Patience:
-    """Counts from the first failure of one request on."""
+    """The time counts from the first failure of a request."""
 
     def __init__(self, patience_s: float = PATIENCE_S) -> None:
         self._left = patience_s
@@ -22,11 +22,11 @@ class Patience:
         self._deadline: float | None = None
 
     async def wait_after(self, error: KappaError) -> None:
-        """Pause before the next attempt. Raises `error` if a repetition cannot help, or after too long."""
+        """Pause before the next attempt. Raises `error` if a retry cannot help, or when the time is over."""
         now = asyncio.get_running_loop().time()
         if self._deadline is None:
             self._deadline = now + self._left
-        # NoPermission: for a send another broker may have it; here there is no other one.
+        # NoPermission: a send could go to another broker; here there is no other one.
         if error.retry is Retry.NEVER or isinstance(error, NoPermission) or now + self._pause > self._deadline:
             raise error
         await asyncio.sleep(self._pause)

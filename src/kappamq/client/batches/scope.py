@@ -1,6 +1,6 @@
 """A scope of batch transactions, as its owner uses it: open it, begin a batch, decide it.
 
-What a batch needs to be staged (`Ticket`) and what staging brings (`Part`) are plain values: other processes may do the staging.
+The input of staging (`Ticket`) and its result (`Part`) are plain values, so other processes may do the staging.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from kappamq.protocol.headers.nameserver import GetClusterInfo
 
 _WAIT_S: Final = 10.0
 _WAIT_ONCE_S: Final = 10.0
-"""A longer wait is several requests."""
+"""A longer wait is split into several requests."""
 CHECKSUM_MASK: Final = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Ticket:
-    """What staging needs to know of a batch."""
+    """What staging needs to know about a batch."""
 
     scope: str
     owner: str
@@ -51,7 +51,7 @@ class Ticket:
 
 @dataclass(slots=True)
 class Part:
-    """What was staged of a batch, in order: everything, or what one of several writers did."""
+    """The staged chunks of a batch, in order: all of them, or those of one of several writers."""
 
     chunks: dict[str, list[list[int]]] = field(default_factory=dict)  # broker -> [place, CRC]
     rows: int = 0
@@ -71,7 +71,7 @@ class Outcome:
     number: int
     rows: int
     repeated: bool  # it was decided before: nothing was written this time
-    published: bool  # on all brokers; else they are still at it
+    published: bool  # on all brokers; else they are still publishing
     dropped: Mapping[str, int]  # topic -> messages that could not be published, since the topic was deleted meanwhile
 
 
@@ -90,15 +90,14 @@ class Scope:
         self._rows_max = rows_max
 
     async def begin(self, number: int, *, attempt: str | None = None) -> Ticket:
-        """Begin to write a batch; what an earlier attempt has staged for it, or for another one, will be dropped.
-
-        Several writers who name the same attempt write the same batch, whoever of them comes first."""
+        """Begin to write a batch; chunks that an earlier attempt has staged, for this batch or another, will be dropped.
+        Several writers that name the same attempt write the same batch, in whatever order they begin."""
         answer = await self._ask(BeginBatch(scope=self.name, owner=self.owner, number=number, attempt=attempt))
         transaction = BeginBatchResponse.decode(answer.ext).transaction
         return Ticket(self.name, self.owner, number, transaction, self._rows_max)
 
     async def decide(self, ticket: Ticket, parts: Iterable[Part], *, wait_s: float = _WAIT_S) -> Outcome:
-        """From now on the batch counts, whatever happens. Then waits, at most `wait_s`, until all of it is published."""
+        """Decide the batch: it will be published, whatever happens. Then wait, at most `wait_s`, until all of it is published."""
         whole = Part()
         for part in parts:
             whole.add(part)
@@ -131,7 +130,8 @@ class Scope:
                 return outcome
 
     async def abort(self, ticket: Ticket) -> bool:
-        """Drop what was staged; False if the batch was decided before. Not asked for long: time, or the next attempt, does it too."""
+        """Drop the staged chunks; False if the batch was decided before. Not retried for long: the timeout, or the next attempt, drops
+        them too."""
         if ticket.transaction is None:
             return False
         header = AbortBatch(scope=self.name, owner=self.owner, number=ticket.number, transaction=ticket.transaction)
@@ -140,7 +140,7 @@ class Scope:
     async def _ask(
         self, header: Header, body: bytes = b"", timeout: float | None = None, patience_s: float | None = None
     ) -> Frame:
-        """Ask the coordinator, again if it cannot be reached: every request of a scope may be repeated."""
+        """Ask the coordinator, and retry if it cannot be reached: every request of a scope may be repeated."""
         patience = Patience(self.patience_s if patience_s is None else patience_s)
         while True:
             try:
@@ -159,7 +159,7 @@ def _outcome(found: BatchOutcome, *, repeated: bool) -> Outcome:
 
 
 async def masters(core: ClientCore) -> dict[str, str]:
-    """Broker name -> address, of all masters that the name servers know. Raises NoRoute if there is none."""
+    """Return broker name -> address, of all masters that the name servers know. Raises NoRoute if there is none."""
     info = ClusterInfo.decode((await core.ask_nameserver(GetClusterInfo())).body)
     found = {
         name: broker.addresses[MASTER_ID] for name, broker in info.brokers.items() if broker.addresses.get(MASTER_ID)
@@ -189,7 +189,7 @@ async def open_scope(core: ClientCore, name: str, owner: str, *, patience_s: flo
     if coordinator not in found:
         raise NotConnected(f"broker {coordinator}, which coordinates scope {name}, is not registered: start it")
     if any(answer.coordinator is None for answer in known.values()):
-        # The coordinator first: what it has is what counts.
+        # The coordinator first: its record is authoritative.
         header = OpenScope(scope=name, owner=owner, coordinator=coordinator)
         order = {coordinator: found[coordinator]}, {broker: found[broker] for broker in found if broker != coordinator}
         for some in order:
@@ -207,7 +207,7 @@ async def _open(core: ClientCore, brokers: Mapping[str, str], header: OpenScope)
 
 
 async def _ask_all(core: ClientCore, brokers: Mapping[str, str], header: Header, scope: str) -> dict[str, Frame]:
-    """The answers of these brokers, asked at once. Raises what the first of them that fails has to say."""
+    """Ask these brokers concurrently and return their answers. Raises the error of the first one that fails."""
 
     async def ask(broker: str, address: str) -> Frame:
         try:

@@ -1,7 +1,7 @@
-"""Stages the messages of a batch, or of one partition of it: gathers them into chunks and brings these to the brokers.
+"""Stages the messages of a batch, or of one partition of it: gathers them into chunks and sends these to the brokers.
 
-Messages without a key fill one chunk after the other, each for the next queue; messages with a key, or for a queue that was
-chosen, get the queue they belong to, in order. A chunk whose answer was lost is staged again: only what the decision lists counts.
+Messages without a key fill one chunk after the other, each for the next queue; messages with a key, or for a chosen
+queue, go to their queue, in order. A chunk whose answer was lost is staged again: only chunks that the decision lists are published.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from kappamq.protocol.records import batch
 
 CHUNK_BYTES_MAX: Final = 256 << 10
 IN_FLIGHT_MAX: Final = 8
-"""Chunks on their way at a time."""
+"""The number of chunks in flight."""
 
 
 @dataclass(slots=True)
@@ -71,7 +71,7 @@ class Stager:
         self._checksum = 0
 
     async def add(self, message: Message, *, key: Key | None = None, queue: MessageQueue | None = None) -> None:
-        """Take a message; it is staged when its chunk is full. Raises what went wrong with an earlier one."""
+        """Add a message; it is staged when its chunk is full. Raises the error of an earlier one."""
         chosen = key if key is not None else message.sharding_key or None
         if queue is None and chosen is not None:
             route = await self._core.routes.find_for_sending(message.topic)
@@ -94,13 +94,13 @@ class Stager:
     async def add_encoded(
         self, topic: str, body: bytes, rows: int, checksum: int, *, queue: MessageQueue | None = None
     ) -> None:
-        """Take a chunk whose body is already encoded: `rows` messages, for a queue or for any, whose CRCs add up to `checksum`."""
+        """Add a chunk whose body is already encoded: `rows` messages, for a queue or for any, whose CRCs add up to `checksum`."""
         self.rows += rows
         self._checksum = (self._checksum + checksum) & CHECKSUM_MASK
         await self._stage(topic, queue, body, rows)
 
     async def finish(self) -> Part:
-        """Stage what is left, wait until all is stored, and return what it takes to decide the batch."""
+        """Stage the rest, wait until everything is stored, and return the part, which is needed to decide the batch."""
         for filling in list(self._filling.values()):
             await self._send(filling)
         while self._tasks:
@@ -114,7 +114,7 @@ class Stager:
         return part
 
     def cancel(self) -> None:
-        """Nothing more is staged: the batch will not be decided."""
+        """Stop staging: the batch will not be decided."""
         for task in self._tasks:
             task.cancel()
 

@@ -30,7 +30,7 @@ class BatchTransaction:
 
     @property
     def outcome(self) -> Outcome | None:
-        """How it ended, once the block has been left; None if nothing was decided."""
+        """The outcome, once the block has been left; None if nothing was decided."""
         return self._inner.outcome
 
     def send(self, message: Message, *, key: Key | None = None, queue: MessageQueue | None = None) -> None:

@@ -76,7 +76,7 @@ class Producer(Blocking[AsyncProducer]):
         if key is None:
             key = message.sharding_key or None
         anywhere = key is None and queue is None
-        if not home.is_here and (anywhere or not self.under_way):  # nothing of the same key may be overtaken
+        if not home.is_here and (anywhere or not self.under_way):  # no message with the same key may be overtaken
             result = self._short_way.send(message, key, queue, timeout)
             if result is not None:
                 return result
@@ -163,21 +163,21 @@ class Producer(Blocking[AsyncProducer]):
 
     def _at_home(self) -> LoopThread:
         home = super()._at_home()
-        self.hurry()  # whatever is done there comes after what was handed over
+        self.hurry()  # calls there run after the messages handed over before
         return home
 
     def _close(self, closing: Coroutine[Any, Any, None]) -> None:
         here = self._home is not None and self._home.is_here
         if (
             self._process == os.getpid() and not here
-        ):  # on the loop, who has a line may wait for us: that call is refused
+        ):  # a thread that holds a line may wait for the loop, so this is refused there
             self.hurry()
             self._short_way.close()
         super()._close(closing)
 
     @property
     def under_way(self) -> int:
-        """How many messages were handed over and are neither stored nor failed."""
+        """The number of messages that were handed over and are neither stored nor failed."""
         handed = len(self._handover) if self._handover is not None else 0  # first: a message goes from here to there
         return handed + self.inner.under_way
 

@@ -1,4 +1,4 @@
-"""Messages on their way from the threads that send to the loop that does it: a whole burst with one call of the loop."""
+"""Hands messages from the threads that send to the event loop: one wake-up of the loop for a whole burst."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from kappamq.client.producer.sending import Key
 from kappamq.message import Message, MessageQueue
 
 MANY: Final = 16
-"""So many at once say that more are on their way."""
+"""This many at once suggest that more are coming."""
 PAUSE_S: Final = 0.0005
-"""How soon the loop looks again then, without being called: each call would cost as much as the message."""
+"""How soon the loop looks again then, without being woken: each wake-up would cost as much as a message."""
 
 
 class Handover:
-    """Any thread puts; the loop takes, in the order of `put`."""
+    """Any thread may `put`; the loop takes, in the order of `put`."""
 
     def __init__(self, home: LoopThread, inner: AsyncProducer) -> None:
         self._home = home
         self._inner = inner
         self._handed: deque[Waiting] = deque()
         self._limit_s = inner.config.send_timeout_ms / 1000
-        self._coming = False  # the loop has been called, and has not begun to take
+        self._coming = False  # the loop has been woken, and has not begun to take
         self._watch = Watch(self)
 
     def __len__(self) -> int:
         return len(self._handed)
 
     def left_over(self) -> tuple[int, int]:
-        """How many messages the loop has not taken; the others are told of by `Sends`."""
+        """The number of messages the loop has not taken; `Sends` counts the others."""
         return len(self), 0
 
     def put(
@@ -46,34 +46,34 @@ class Handover:
         queue: MessageQueue | None = None,
         timeout: float | None = None,
     ) -> None:
-        """The message has been counted against `limits`; `sink` is told what becomes of it, whatever that is."""
+        """Add a message, already counted against `limits`; `sink` gets its result or error in every case."""
         try:
             if key is None:
                 key = message.sharding_key or None
             # Its time begins when the loop takes it.
             entry = Waiting(message, sink, limits, key, queue, 0.0, self._limit_s if timeout is None else timeout, 0)
-        except Exception as error:  # the topic is no text, for one
+        except Exception as error:  # for example, the topic is not a string
             self._home.loop.call_soon_threadsafe(_refuse, len(message.body), sink, limits, error)
             return
         self._handed.append(entry)
         if not self._coming:
-            # Whoever comes between these two lines calls the loop as well, which finds nothing the second time.
+            # A thread that gets between these two lines wakes the loop as well, which then finds nothing the second time.
             self._coming = True
             self._home.loop.call_soon_threadsafe(self._take)
 
     def hurry(self) -> None:
-        """What is submitted to the loop from here on finds all that has been put."""
+        """Calls submitted to the loop from now on run after all messages put before."""
         if self._handed:
             self._home.loop.call_soon_threadsafe(self._take)
 
     @property
     def put_so_far(self) -> list[Sink]:
-        """Who is to be told of the messages that the loop has not taken."""
+        """Return the sinks of the messages that the loop has not taken."""
         return [entry.sink for entry in self._handed]
 
     def _take(self) -> None:
-        self._coming = False  # first: who puts from here on calls again
-        count = len(self._handed)  # what comes meanwhile waits: the loop has other work, too
+        self._coming = False  # first: a `put` after this wakes the loop again
+        count = len(self._handed)  # later messages wait: the loop has other work, too
         try:
             self._inner.accept(self._handed, count)
         except Exception as error:  # it is closed, or could not be started
@@ -93,7 +93,7 @@ def _refuse(size: int, sink: Sink, limits: Limits, error: Exception) -> None:
 
 
 class WholeAllowance:
-    """The limits of a message that is larger than all of them, and has taken all there is."""
+    """The limits of a message that is larger than all of them, and has taken everything."""
 
     def __init__(self, allowance: Allowance, taken: int) -> None:
         self._allowance = allowance

@@ -32,13 +32,13 @@ class LoopThread:
         self._thread.start()
 
     def stop(self) -> None:
-        """A loop that goes on while the interpreter ends would run its next timer without one: uvloop crashes then."""
+        """Stop the loop before the interpreter exits: uvloop would crash when it runs the next timer without an interpreter."""
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(EXIT_S)
 
     @property
     def is_here(self) -> bool:
-        """Whether it is this thread that asks."""
+        """Whether the caller runs on this thread."""
         return threading.get_ident() == self._thread.ident
 
     def submit(self, coroutine: Coroutine[Any, Any, R]) -> Future[R]:
@@ -117,7 +117,7 @@ C = TypeVar("C", bound=Closeable)
 
 
 class _End:
-    """Nothing follows."""
+    """Marks the end of an iteration."""
 
 
 _END: Final = _End()
@@ -136,10 +136,10 @@ class Blocking(Generic[C]):
         self.close()
 
     def forked(self) -> None:
-        """In the child of a fork: nobody works for this client there. Whoever waits for it would wait for ever."""
+        """In the child of a fork: no loop runs for this client there, so waiting calls would never return."""
 
     def hurry(self) -> None:
-        """What is submitted to the loop from here on comes after all that was asked for before."""
+        """Calls submitted to the loop from now on run after all earlier ones."""
 
     def close(self) -> None:
         """Close; see the asyncio class of the same name for what that waits for."""

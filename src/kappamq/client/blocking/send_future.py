@@ -1,6 +1,6 @@
-"""The future of a send: what `concurrent.futures.Future` promises, at a tenth of its price.
+"""The future of a send: behaves like `concurrent.futures.Future`, at a tenth of its cost.
 
-Most futures are settled before anybody waits for them. So the lock and the lists that waiting takes are made when somebody does."""
+Most futures are settled before a thread waits for them. So the lock and the lists for waiting are created only when one does."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SETTLED: Final = frozenset(("FINISHED", "CANCELLED", "CANCELLED_AND_NOTIFIED"))
 
 
 class _Gate:
-    """Between the thread that settles a future and those that begin to wait for it. One for all: nobody holds it for long."""
+    """Guards against a race between the thread that settles a future and those that begin to wait for it. One for all, held briefly."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -26,7 +26,7 @@ _gate: Final = _Gate()
 
 
 def reopen_after_fork() -> None:
-    """A thread that has stayed in the parent may have held the lock."""
+    """A thread that exists only in the parent may have held the lock."""
     _gate.lock = threading.Lock()
 
 
@@ -34,7 +34,7 @@ os.register_at_fork(after_in_child=reopen_after_fork)
 
 
 class SendFuture(Future[SendResult]):
-    """Settled on the thread of the loop; whoever cancels it keeps its message from being sent, if that has not happened yet."""
+    """Settled on the thread of the loop. Cancelling it keeps its message from being sent, if that has not happened yet."""
 
     # What the constructor of the base class would set. Each object gets its own lists with its condition.
     _state: str = _PENDING
@@ -73,14 +73,14 @@ class SendFuture(Future[SendResult]):
         return super().result(timeout)
 
     def set_result(self, result: SendResult) -> None:
-        """Does nothing if somebody has cancelled it a moment ago."""
+        """Do nothing if it was cancelled a moment ago."""
         self._settle(result, None)
 
     def set_exception(self, exception: BaseException | None) -> None:
         self._settle(None, exception)
 
     def abandon(self, error: BaseException) -> None:
-        """After a fork, in the child, where nobody will settle it and no other thread is."""
+        """After a fork, in the child, where no other thread exists and none will settle it."""
         if self._state == _PENDING:
             self._own_condition = None
             self._exception, self._state = error, "FINISHED"
@@ -88,7 +88,7 @@ class SendFuture(Future[SendResult]):
     def _settle(self, result: SendResult | None, error: BaseException | None) -> None:
         with _gate.lock:
             condition = self._own_condition
-            if condition is None:  # nobody looks at it
+            if condition is None:  # no one reads it
                 if self._state != _PENDING:
                     return
                 self._result, self._exception, self._state = result, error, "FINISHED"

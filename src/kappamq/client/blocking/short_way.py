@@ -1,8 +1,8 @@
 """Send and wait from a thread, without the loop: the thread writes the request and reads the answer itself.
 
-Two hops between threads cost more than the whole rest of a send. The short way is for the usual case only: the route is known, no broker is
-in trouble, nobody else uses the line, and no earlier message could be overtaken. Everything else goes by the loop, which also goes on
-with what has failed here: with the same message id, and as if the first attempt had been its own.
+Two switches between threads cost more than the rest of a send. The short way is for the usual case only: the route is known, no broker is
+in trouble, no other thread uses the line, and no earlier message could be overtaken. All other sends use the loop, which also takes over
+sends that failed here: with the same message id, and counting the first attempt.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from kappamq.protocol.records.ids import UniqueIds
 Run = Callable[[Coroutine[Any, Any, SendResult]], SendResult]
 
 LONG_FIRST: Final = 2
-"""So many sends go by the loop before there are lines: a program that sends a message or two needs no second connection."""
+"""The number of sends through the loop before lines are opened: a program that sends a message or two needs no second connection."""
 LOOK_S: Final = IDLE_S / 2
-"""How often lines are looked for that nobody has used for long, or that the other side has closed."""
+"""How often to look for lines that are idle, or that the other side has closed."""
 
 
 class _Place:
-    """What there is for one address: a line or none yet, and a lock that its user holds."""
+    """The state of one address: a line, or none yet, and a lock that its user holds."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -45,16 +45,16 @@ class _Place:
 
 
 class ShortWay:
-    """Thread-safe. `send` returns None where the message has to go by the loop, and nothing was sent."""
+    """Thread-safe. `send` returns None if nothing was sent and the message has to go through the loop."""
 
     def __init__(self, inner: AsyncProducer, run: Run) -> None:
-        """`run`: waits for a coroutine of the loop."""
+        """`run` waits for a coroutine on the loop."""
         self._inner = inner
         self._run = run
         self._sending = inner.sending
         config = inner.config
         selection = inner.sending.selection
-        # What the threads would use together with the loop must be safe for that. `trace`: told on the loop only.
+        # Objects that threads share with the loop must be thread-safe. `trace`: works on the loop only.
         self._is_possible = (
             not config.tls
             and not config.trace
@@ -89,7 +89,7 @@ class ShortWay:
             return None
         place = self._places.get(address) or self._place(address)
         if not place.lock.acquire(blocking=False):
-            return None  # somebody uses it: by the loop, several leave together
+            return None  # in use: through the loop, several leave together
         limit = self._limit_s if timeout is None else timeout
         if limit <= 0:
             place.lock.release()
@@ -100,7 +100,7 @@ class ShortWay:
             place.lock.release()
 
     def close(self) -> None:
-        """Take no more, wait for what is under way, and close the lines."""
+        """Accept no more sends, wait for those in flight, and close the lines."""
         self._is_possible = False
         with self._making:
             places = list(self._places.values())
@@ -111,13 +111,14 @@ class ShortWay:
                     place.line = None
 
     def close_idle(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Close the lines that will not be used again, such as those to a broker that has moved; on the loop, which waits for nobody."""
-        self._looking = False  # first: whoever opens a line from here on is looked after
+        """Close lines that will not be used again, such as those to a broker that has moved. Runs on the loop, so it never waits for a
+        lock."""
+        self._looking = False  # first: so lines opened from now on are checked, too
         with self._making:
             places = list(self._places.values())
         for place in places:
             if not place.lock.acquire(blocking=False):
-                self._look_later(loop)  # somebody uses it
+                self._look_later(loop)  # in use
                 continue
             try:
                 if place.line is not None and place.line.is_usable:
@@ -133,7 +134,7 @@ class ShortWay:
             if self._looking:
                 return
             self._looking = True
-        # A producer that was forgotten must not live on for it.
+        # This must not keep a producer alive that the application has dropped.
         loop.call_soon_threadsafe(loop.call_later, LOOK_S, _close_idle, weakref.ref(self), loop)
 
     def _by(
@@ -175,7 +176,7 @@ class ShortWay:
                 return self._sending.answered(core, outgoing, attempt, outcome)[0]
             if outcome.code == ResponseCode.GO_AWAY:
                 line.close()
-        # The line stays ours meanwhile, so that whoever closes the producer waits for this, too.
+        # We keep the line meanwhile, so that closing the producer waits for this, too.
         return self._run(self._inner.go_on(outgoing, route, attempt, outcome, key, queue, limit, began + limit))
 
     def _connected(self, old: Line | None, address: str, limit: float) -> Line | None:

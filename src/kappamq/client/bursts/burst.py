@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 class Burst:
-    """Sends what a lane has given it. The first attempt takes no task where route and connection are at hand."""
+    """Sends the messages that a lane gave it. The first attempt takes no task if route and connection are available."""
 
     def __init__(self, lane: Lane, entries: list[Waiting], outgoing: Outgoing) -> None:
         self._lane = lane
@@ -78,7 +78,7 @@ class Burst:
         assert self._attempt is not None
         self._go_on(self._sends.sending.unanswered(self._sends.core, self._attempt, error))
 
-    # --- what the first attempt did not settle ---
+    # --- messages that the first attempt did not settle ---
 
     def _go_on(self, error: KappaError) -> None:
         assert self._attempt is not None
@@ -87,7 +87,7 @@ class Burst:
 
     def _leave_to_task(self, first: Failed | None) -> None:
         if first is not None and not self._lane.ordered:
-            self._lane.finished(in_trouble=True)  # what waits there may do better elsewhere
+            self._lane.finished(in_trouble=True)  # waiting messages may choose another queue
             self._sends.spawn(self._try_on(first))
         else:
             self._sends.spawn(self._try_and_finish(first))
@@ -102,7 +102,7 @@ class Burst:
         entries, sends = self._entries, self._sends
         key, queue = (entries[0].key, entries[0].queue) if len(entries) == 1 else (None, None)
         if self._lane.ordered and len(entries) > 1:
-            queue = self._lane.queue  # their keys differ, and have only the queue in common
+            queue = self._lane.queue  # their keys differ; only the queue is the same
         limit = max(entry.limit for entry in entries)
         try:
             results = await sends.sending.tries(
@@ -123,7 +123,7 @@ class Burst:
             sends.succeed(entries, results, self._outgoing)
 
     async def _one_by_one(self) -> None:
-        """A broker refused the batch: send each message by itself, so that only those fail that are the reason."""
+        """A broker refused the batch: send each message by itself, so that only those fail that caused the refusal."""
         sends = self._sends
         entries = [entry for entry in self._entries if not entry.settled]
         ids = dict(zip(self._entries, self._outgoing.message_ids, strict=True))
@@ -144,5 +144,5 @@ class Burst:
 
 
 def refused(error: KappaError) -> bool:
-    """Whether a broker said no to the request as such, so that parts of it may be welcome."""
+    """Whether a broker refused the request as such, so that it may accept parts of it."""
     return error.response_code is not None and not may_work_elsewhere(error)

@@ -1,6 +1,6 @@
 """Many messages as the body of one batch request, by one call of the kernel. No I/O.
 
-What the kernel does not take goes through the encoder of single messages, whose errors say what to change."""
+Messages that the kernel does not take go through the encoder of single messages, whose errors say what to change."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class Encoder:
         self._kernel = native.load(kernel)
 
     def check(self, message: Message) -> None:
-        """Raise IllegalMessage for what no broker would take. What is wrong with texts is found when they are encoded."""
+        """Raise IllegalMessage for a message that no broker would accept. Bad strings are detected when they are encoded."""
         check_body(len(message.body), self._config.message_bytes_max, "message")
         for name, value in message.properties.items():
             check_property(name, value)
 
     def batch(self, messages: Sequence[Message], ids: Sequence[str], born_ms: int, *, bare: bool = False) -> Outgoing:
-        """Prepare a batch. Raises what is wrong with one of the messages, without saying with which.
+        """Prepare a batch. Raises the error of a bad message, without saying which one it is.
 
         `bare`: none of them has tags, keys or properties."""
         first = messages[0]
@@ -60,7 +60,7 @@ class Encoder:
         return bytes(body)
 
     def _named(self, messages: Sequence[Message], named: list[tuple[bytes, Column]]) -> MapInput | None:
-        """Add the columns of what messages have beside their bodies. Returns their properties, if any."""
+        """Add the columns of everything that messages have besides their bodies. Returns their properties, if any."""
         column = self._kernel.column_of
         texts = (
             [message.tags for message in messages],
@@ -78,7 +78,7 @@ class Encoder:
         return None, ends.tobytes(), names, values
 
     def wrong(self, message: Message, message_id: str) -> Exception | None:
-        """Return what keeps a message from being encoded, if anything."""
+        """Return the error that keeps a message from being encoded, if any."""
         try:
             batch.encode([member(message, message_id, self._config)])
         except Exception as error:

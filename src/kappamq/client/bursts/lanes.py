@@ -1,6 +1,6 @@
 """The lane of a queue: messages wait in it while a request is in flight, and leave together.
 
-Messages with a key, or for a queue that the caller chose, have an ordered lane: one request at a time, through all its tries."""
+Messages with a key, or for a queue that the caller chose, have an ordered lane: one request at a time, through all its attempts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 BURST_COUNT_MAX: Final = 1024
 BURST_BYTES_MAX: Final = 256 << 10
-"""Larger batches would not be faster, only later."""
+"""Larger batches would add latency, not throughput."""
 
 
 class Lane:
@@ -62,7 +62,7 @@ class Lane:
     def send(self) -> Channel | None:
         """Send what is waiting, if nothing is in flight. Returns the connection on which bytes wait for `flush`, if any.
 
-        Raises nothing: who calls has other lanes, too."""
+        Raises nothing: the caller has other lanes, too."""
         while self._waiting and not self._busy:
             entries: list[Waiting] = []
             try:
@@ -74,7 +74,7 @@ class Lane:
                 for entry, own in zip(entries, each_its_own(error, len(entries)), strict=False):
                     self.sends.fail(entry, own)
                 if not entries:
-                    return None  # it would fail again: the next message tries, or the time of these ends
+                    return None  # it would fail again: wait for the next message, or until these time out
             else:
                 if channel is not None:
                     return channel
@@ -88,7 +88,7 @@ class Lane:
         return Burst(self, *made).start()
 
     def finished(self, *, in_trouble: bool = False) -> None:
-        """The request in flight was settled or, `in_trouble`, is left to others: what waits may choose another queue."""
+        """The request in flight was settled or, `in_trouble`, is left to others: waiting messages may choose another queue."""
         self._busy = False
         if in_trouble and self._waiting:
             waiting, self._waiting, self._weight = self._waiting, deque(), 0
@@ -100,11 +100,11 @@ class Lane:
             self.sends.lane_idle(self)
 
     def batch_refused(self, weight: int) -> None:
-        """A broker refused a batch whose members it takes one by one: it may be its size."""
+        """A broker refused a batch whose members it accepts one by one: the size may be the reason."""
         self._bytes_max = max(1, min(self._bytes_max, weight // 2))
 
     def _next(self) -> list[Waiting]:
-        """Take what may leave in one request: the messages at the front that can share a batch, or one that cannot."""
+        """Take the messages for one request: those at the front that can share a batch, or one that cannot."""
         entries, gone, weight = front_entries(self._waiting, self._bytes_max, BURST_COUNT_MAX)
         self._weight -= weight
         for entry in gone:

@@ -1,4 +1,4 @@
-"""Tells how many messages were under way when their program, or their event loop, ended without waiting for them."""
+"""Logs how many messages were under way when their program, or their event loop, ended without waiting for them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 
 class Sender(Protocol):
     def left_over(self) -> tuple[int, int]:
-        """How many messages have no result and were not sent, and how many may be stored."""
+        """The number of messages without a result that were not sent, and of those that may be stored."""
         ...
 
 
@@ -21,7 +21,7 @@ _watched: Final[weakref.WeakSet[Watch]] = weakref.WeakSet()
 
 
 class Watch:
-    """Kept by a sender, and gone with it: tells once, at the end of the program or when the sender is forgotten."""
+    """Owned by a sender, and ends with it: logs once, at the end of the program or when the sender is garbage-collected."""
 
     def __init__(self, sender: Sender) -> None:
         self._sender = weakref.ref(sender)

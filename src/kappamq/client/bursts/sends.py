@@ -1,6 +1,6 @@
-"""Every message that a producer has accepted and not settled: finds its lane, and tells what became of it.
+"""All messages that a producer has accepted and not settled: finds their lanes, and reports their results.
 
-Bound to one event loop, whose thread is the only one that may call it."""
+Bound to one event loop; only its thread may call it."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from kappamq.protocol.records.ids import UniqueIds
 log = logging.getLogger(__name__)
 
 LATE_S: Final = 0.05
-"""How often messages are looked for whose time is over, at most; and how long a request in flight may be late for one of them."""
+"""The shortest interval between checks for timed-out messages; also how much longer a request in flight may take for one of them."""
 
 FRESH_MAX: Final = 256
-"""So many messages of a turn are placed before it ends: a request that is full leaves at once."""
+"""When this many messages have come in a turn they are placed before it ends: a full request leaves at once."""
 MOMENTS_MAX: Final = 64
-"""So many messages share a reading of the clock, if they come in one turn of the loop."""
+"""This many messages share a reading of the clock, if they come in one turn of the loop."""
 
 COMPRESS_ASIDE_BYTES: Final = 256 << 10
 """Bodies of this size or more are compressed in a thread, since that would block the loop for too long."""
@@ -48,12 +48,12 @@ class _Topic:
         self.lanes: dict[tuple[MessageQueue, bool], Lane] = {}
         self.publish: tuple[MessageQueue, ...] = ()  # what keys are mapped to
         self.route: Route | None = None
-        self.unrouted: deque[Waiting] = deque()  # these wait for a route
-        self.barred: deque[Waiting] = deque()  # and these until their key may mean another queue
+        self.unrouted: deque[Waiting] = deque()  # messages that wait for a route
+        self.barred: deque[Waiting] = deque()  # messages that wait until their key may map to another queue
 
     @property
     def in_order(self) -> bool:
-        """Whether messages are on their way whose order counts."""
+        """Whether messages are in flight whose order matters."""
         return any(lane.ordered and not lane.is_idle for lane in self.lanes.values())
 
     def forget_gone(self, route: Route) -> None:
@@ -65,11 +65,11 @@ class _Topic:
 
 
 class Sends:
-    """`on_settled` is told of each message that may have been sent, with its id and its result, if it has one."""
+    """`on_settled` is called for each message that may have been sent, with its id and its result, if it has one."""
 
     def __init__(self, core: ClientCore, sending: Sending, ids: UniqueIds, on_settled: OnSettled | None = None) -> None:
         self._open: set[Waiting] = set()
-        self._fresh: list[Waiting] = []  # plain ones that nobody has looked at in this turn of the loop
+        self._fresh: list[Waiting] = []  # plain ones that were not placed yet in this turn of the loop
         self._watch = Watch(self)
         self.core = core
         self.sending = sending
@@ -82,11 +82,11 @@ class Sends:
         self._tasks: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._looks_at = float("inf")  # liveness time at which the timer rings
-        self._progress: asyncio.Future[None] | None = None  # while somebody flushes
+        self._progress: asyncio.Future[None] | None = None  # while a flush is waiting
         self._linger_s = self.config.linger_ms / 1000
-        self._turn_ends = False  # told at its end
+        self._turn_ends = False  # logs them at its end
         self._moment = (0.0, 0)
-        self._moments = 0  # for how many more messages it will do
+        self._moments = 0  # for how many more messages it is used
         self._plain_bytes = min(self.config.compress_over_bytes, self.config.message_bytes_max + 1)
         self._flushing = 0  # how many wait for `flush`: meanwhile nothing lingers
 
@@ -97,17 +97,17 @@ class Sends:
         self._watch.tell("a producer that was not closed was forgotten", self)
 
     def left_over(self) -> tuple[int, int]:
-        """How many messages have no result and were not sent, and how many may be stored."""
+        """The number of messages without a result that were not sent, and of those that may be stored."""
         maybe = sum(entry.sent for entry in self._open)
         return len(self) - maybe, maybe
 
     @property
     def sinks(self) -> list[Sink]:
-        """Those that are not told yet."""
+        """The sinks of the messages that have no result yet."""
         return [entry.sink for entry in (*self._open, *self._fresh)]
 
     def accept(self, entry: Waiting) -> None:
-        """Take care of a message from now on. Whatever is wrong with it, its sink is told."""
+        """Accept a message. Any error with it is passed to its sink."""
         if entry.plain and entry.size < self._plain_bytes:
             fresh = self._fresh
             fresh.append(entry)
@@ -155,7 +155,7 @@ class Sends:
         self._route(self._topics[entry.message.topic], entry)
 
     async def flush(self) -> None:
-        """Send what lingers, and return when every message that was accepted before has been settled."""
+        """Send lingering messages, and return when every message that was accepted before has been settled."""
         self._flushing += 1
         try:
             self._place_fresh()
@@ -174,7 +174,7 @@ class Sends:
             self._flushing -= 1
 
     async def close(self) -> None:
-        """End what is under way: its senders are told that it is not known, or that it was not sent."""
+        """End all sends under way with an error: either the outcome is not known, or the message was not sent."""
         self._place_fresh()
         if self._timer is not None:
             self._timer.cancel()
@@ -186,7 +186,7 @@ class Sends:
             why = MAYBE if entry.sent else "it was not sent"
             self.fail(entry, ClientClosed(f"this client was closed before the message was confirmed: {why}"))
 
-    # --- what lanes and bursts call ---
+    # --- called by lanes and bursts ---
 
     def prepared(self, entries: list[Waiting]) -> tuple[list[Waiting], Outgoing] | None:
         """Encode messages that leave together; those that cannot be encoded fail, and the others go without them."""
@@ -263,7 +263,7 @@ class Sends:
             self._on_settled(entry, message_id, None)
 
     def left(self, entry: Waiting) -> None:
-        """Nobody waits for the message any more."""
+        """The sender no longer waits for the message."""
         if not entry.settled:
             entry.settled = True
             self._open.discard(entry)
@@ -284,7 +284,7 @@ class Sends:
             for entry in barred:
                 self._route(topic, entry)
 
-    # --- what holds for one turn of the loop ---
+    # --- valid for one turn of the loop ---
 
     def moment(self) -> tuple[float, int]:
         """Liveness and message time, read once for a few messages that are accepted in the same turn."""
@@ -308,7 +308,7 @@ class Sends:
     # --- finding a lane ---
 
     def _place_fresh(self, *, at_once: bool = False) -> None:
-        """Place all that came in this turn; `at_once`: and send it, since the turn has ended."""
+        """Place all messages that came in this turn; `at_once`: also send them, since the turn has ended."""
         fresh, self._fresh = self._fresh, []
         if not fresh:
             return
@@ -317,7 +317,7 @@ class Sends:
         if deadline < self._looks_at:
             self._look_at(deadline)
             if deadline <= self.core.clock.liveness():
-                self._look()  # what has no time left is not sent
+                self._look()  # a message without time left is not sent
         channels: set[Channel | None] = set()
         for name, entries in by_topic:
             topic = self._topics.get(name)
@@ -356,7 +356,7 @@ class Sends:
             try:
                 route = await self.sending.route(self.core, topic.name, deadline)
             except TimeoutError:
-                pass  # the timer tells those whose time is over
+                pass  # the timer fails those that have timed out
             except (Exception, asyncio.CancelledError) as error:
                 if not isinstance(error, (KappaError, asyncio.CancelledError)):
                     log.exception("the route of topic %r could not be looked up", topic.name)
@@ -392,7 +392,7 @@ class Sends:
         elif entry.key is not None:
             changed = route.publish is not topic.publish and route.publish != topic.publish
             if topic.barred or (changed and topic.in_order):
-                # The key may mean another queue now: what was sent before with the same key must be there first.
+                # The key may map to another queue now: earlier messages with the same key must be stored first.
                 topic.barred.append(entry)
                 return
             topic.publish = route.publish
@@ -462,7 +462,7 @@ class Sends:
         self._timer = self.core.loop.call_later(max(0.0, due - self.core.clock.liveness()), self._look)
 
     def _look(self) -> None:
-        """Fail the messages whose time is over. Those that a request or a task works for have a little more: it knows more."""
+        """Fail the messages that have timed out. Those in a request or a task have a little longer, since its error says more."""
         now = self.core.clock.liveness()
         self._timer, self._looks_at = None, float("inf")
         following = float("inf")

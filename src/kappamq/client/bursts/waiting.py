@@ -1,4 +1,4 @@
-"""A message on its way, and who is told what became of it."""
+"""A message in flight, and the sink that gets its result."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ E = TypeVar("E", bound=BaseException)
 
 
 class Sink(Protocol):
-    """Is told the result. A future of asyncio or of a thread is one."""
+    """Gets the result. A future of asyncio or of a thread is one."""
 
     def done(self) -> bool: ...
 
@@ -52,7 +52,7 @@ class Sink(Protocol):
 
 
 class Limits(Protocol):
-    """What sends in flight take of the limits is given back here."""
+    """Releases the share of the limits that sends in flight have taken."""
 
     def give_back(self, size: int, count: int = 1) -> None: ...
 
@@ -61,12 +61,12 @@ Callback = Callable[[SendResult | None, BaseException | None], object]
 
 
 def complain() -> None:
-    """Tell what a callback has just raised."""
+    """Log the exception that a callback has just raised."""
     log.exception("the callback of a send failed")
 
 
 def weigh(entry: Waiting) -> None:
-    """Set the weight of a message that has more than a body. Raises UnicodeEncodeError for what is no text."""
+    """Set the weight of a message that has more than a body. Raises UnicodeEncodeError for invalid text."""
     entry.weight = batching.size_of(entry.message)
 
 
@@ -77,7 +77,7 @@ def each_its_own(error: E, count: int) -> list[E]:
     for _ in range(count - 1):
         try:
             another = copy.copy(error)
-        except Exception:  # of an application: its constructor wants something else than `args`
+        except Exception:  # an application's own error: its constructor needs other arguments than `args`
             another = error
         if notes and another is not error:
             another.__notes__ = list(notes)

@@ -30,7 +30,7 @@ class Filled:
 
 @dataclass(frozen=True, slots=True)
 class Dropping:
-    """A queue is about to go: what was processed of it can be acknowledged now, and no later. Published on the loop."""
+    """A queue is about to be given up: its processed messages can be acknowledged now, but not later. Published on the loop."""
 
 
 _FILLED = Filled()
@@ -63,7 +63,7 @@ class Inbox:
         self._loop_thread = 0
         self._closed = False
         self.reach = 1
-        """How many messages of one queue a reader takes that does not say how many; so many fewer readers are woken."""
+        """How many messages of one queue a reader takes by default; correspondingly fewer readers are woken."""
         self.events = Events()
 
     def __len__(self) -> int:
@@ -79,7 +79,7 @@ class Inbox:
 
     @property
     def has_work(self) -> bool:
-        """Whether there is something to hand out, as far as one sees without looking closely."""
+        """Whether there seems to be something to hand out; approximate, but cheap."""
         return bool(self._turns)
 
     @property
@@ -106,7 +106,7 @@ class Inbox:
         self.events.publish(_FILLED)
 
     def put_back(self, delivery: Delivery) -> None:
-        """Let others have what a reader has taken and not begun with. From any thread; not for ordered queues."""
+        """Put back messages that a reader has taken but not begun with. From any thread; not for ordered queues."""
         queue = delivery.queue
         with self._threads:
             if self._closed or queue.dropped:

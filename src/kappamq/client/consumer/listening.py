@@ -1,7 +1,8 @@
 """Calls the application's listener: plain functions in threads, coroutine functions in tasks.
 
-Each worker is a reader of the inbox like any other. While listeners take no time worth mentioning it takes several messages of a queue at
-once; what it has not begun with when one takes longer goes to others. A listener that returns acknowledges its messages; if it raises or
+Each worker is a reader of the inbox like any other. While listeners take almost no time it takes several messages of a queue at
+once; when one takes longer, the messages it has not begun with go to others. A listener that returns acknowledges its messages; if it
+raises or
 returns `Redeliver`, `Outcome` decides what happens to them. A listener that exceeds the timeout has failed, too: a task
 is cancelled; a thread cannot be, so it is abandoned and replaced.
 """
@@ -37,12 +38,12 @@ WONDER_S: Final = 0.2
 """A close that takes longer than this logs what it is waiting for."""
 LOOK_S_MAX: Final = 10.0
 REACH_MAX: Final = 64
-"""A worker takes so many messages at once, at most, if they take no time worth mentioning; else one at a time."""
+"""A worker takes up to this many messages at once, if they take almost no time; else one at a time."""
 SLOW_S: Final = 0.0002
 SLOW_SHARE: Final = 8
-"""If more than one of so many messages takes longer than this, workers take fewer at once."""
+"""If more than one of this many messages takes longer than this, workers take fewer at once."""
 LATE_S: Final = 0.01
-"""What lies behind a message for this long is given to other threads."""
+"""Messages that have waited this long behind another one are given to other threads."""
 RUN_S: Final = 0.02
 """Listeners that never wait for anything leave the loop to others after this long, all workers together."""
 _NEVER: Final = float("inf")
@@ -182,7 +183,7 @@ class Listening:
                 number = hand.left.popleft()
             except IndexError:
                 break
-            # The first one is processed whatever has happened since it was taken, and so is all of an ordered queue: only the
+            # The first one is always processed, whatever has happened since it was taken, and so is all of an ordered queue: only the
             # others can be put back.
             if number and (queue.paused or queue.dropped or inbox.closed or worker.replaced):
                 hand.left.appendleft(number)
@@ -234,7 +235,7 @@ class Listening:
             self._succeed(delivery)
 
     def _hand_on(self, hand: Hand) -> None:
-        """Let other threads have what this one has not begun with."""
+        """Give other threads the messages that this one has not begun with."""
         for left in reversed(hand.take_left()):
             self._inbox.put_back(left)
 
@@ -248,7 +249,7 @@ class Listening:
             self._evening = self._loop.call_later(LATE_S, self._even_out)
 
     def _even_out(self) -> None:
-        """Let others have what lies behind a message that takes longer than those before it."""
+        """Give others the messages behind one that takes longer than those before it."""
         self._evening = None
         late, working = self._now() - LATE_S, False
         for worker in list(self._workers):
@@ -339,13 +340,13 @@ class Listening:
         self._turn_until = _NEVER
 
     def _run(self, delivery: Delivery, until: float) -> tuple[Delivery, float, Awaitable[Any], Any] | None:
-        """Process messages until a listener has to wait for something. Returns that one's, its coroutine and what it awaits.
+        """Process messages until a listener has to wait for something. Returns that message, its coroutine and what it awaits.
 
         Nearly as cheap as a function: it runs in the task of its worker as far as it gets, and needs a time limit only if it waits."""
         queue, inbox = delivery.queue, self._inbox
         given: list[Any] = [delivery.messages] if self._batch > 1 else delivery.messages
-        first = number = 0  # those before `number`, from `first` on, are done and not settled
-        began = since = self._now()  # when the first of those was begun with, and the one after them
+        first = number = 0  # those from `first` up to `number` are done and not settled
+        began = since = self._now()  # when the first of those was begun, and the one after them
 
         def settle() -> None:
             if number > first:
@@ -363,7 +364,7 @@ class Listening:
                 try:
                     coroutine = self._listener(one)
                     if type(coroutine) is not types.CoroutineType:
-                        waits = coroutine, None  # of an object that says it is asynchronous
+                        waits = coroutine, None  # from an object that claims to be asynchronous
                     else:
                         waits = coroutine, coroutine.send(None)
                 except StopIteration as end:

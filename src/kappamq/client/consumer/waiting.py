@@ -1,4 +1,4 @@
-"""The messages of one queue that wait for a reader, as the pulls brought them, and what a reader has taken of them."""
+"""The messages of one queue that wait for a reader, as pulled, and those that a reader has taken."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Delivery:
     queue: ProcessQueue
     messages: list[ReceivedMessage]
     offsets: list[int] = field(default_factory=list)
-    """Their queue offsets: reading them off the messages would decode each."""
+    """Their queue offsets: reading them from the messages would decode each."""
 
     def __post_init__(self) -> None:
         if not self.offsets:
@@ -45,8 +45,9 @@ class Delivery:
 class Hand:
     """Messages that a thread processes one after the other, each with the time at which its listener was called.
 
-    The thread takes at the front of `left`, and others at the end, if it is stuck. Each step is a single operation of a deque, and these
-    are atomic: nobody waits for a lock. `whole`: the listener gets all messages at once."""
+    The thread takes from the front of `left`, and others from the end, if it is stuck. Each step is a single operation of a deque, and
+    these
+    are atomic: no lock is needed. `whole`: the listener gets all messages at once."""
 
     __slots__ = ("_finished", "current", "delivery", "left", "whole")
 
@@ -58,14 +59,14 @@ class Hand:
         self._finished: deque[int] = deque()
 
     def one(self, number: int) -> Delivery:
-        """What the listener gets with this number."""
+        """The listener's argument for this number."""
         return self.delivery if self.whole else self.delivery.part(number, number + 1)
 
     def finish(self, number: int) -> None:
         self._finished.append(number)
 
     def begun(self) -> tuple[int, float] | None:
-        """The number of the message that is being processed, and since when."""
+        """The number of the message that is being processed, and when that began."""
         try:
             return self.current[0]
         except IndexError:
@@ -80,15 +81,15 @@ class Hand:
         return True
 
     def take_left(self) -> list[Delivery]:
-        """What the thread has not begun with; it gets none of it. If two take it at once, each has a part."""
+        """Take the messages that the thread has not begun with. If two callers take them at once, each gets a part."""
         return self._parts(sorted(_all_of(self.left.pop)))
 
     def take_finished(self) -> list[Delivery]:
-        """What was processed since the last call."""
+        """Take the messages that were processed since the last call."""
         return self._parts(_all_of(self._finished.popleft))
 
     def _parts(self, numbers: Iterable[int]) -> list[Delivery]:
-        """Those that follow each other together."""
+        """Group consecutive messages."""
         found: list[Delivery] = []
         first = end = 0
         for number in numbers:
@@ -111,7 +112,8 @@ def _all_of(take: Callable[[], int]) -> Iterator[int]:
 
 
 class Waiting:
-    """Objects are made when messages are taken, by the reader's thread: what waits are the bytes of an answer, and where they begin."""
+    """Objects are made when messages are taken, by the reader's thread: until then only the bytes of an answer and the places of the
+    messages are kept."""
 
     __slots__ = ("_at", "_count", "_parts")
 
@@ -124,7 +126,7 @@ class Waiting:
         return self._count
 
     def append(self, messages: Iterable[ReceivedMessage]) -> int:
-        """Returns how many there were."""
+        """Return how many there were."""
         part = _part(messages)
         if part[0]:
             self._parts.append(part)

@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 
 SUCCESS: Final = frozenset({int(ResponseCode.SUCCESS)})
 MOMENT_S: Final = 0.001
-"""The shortest time a request is given, so that what is late fails with a text about it."""
+"""The shortest timeout of a request, so that a late one fails with a text about it."""
 HEADLESS_S: Final = 1.0
 """How often the routes of topics are refreshed that have a broker without a master."""
 GOODBYE_S: Final = 1.0

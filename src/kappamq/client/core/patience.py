@@ -1,10 +1,10 @@
-"""What every request to the master of a broker group does when that fails: the one policy of waiting and trying again.
+"""The one policy of waiting and retrying for all requests to the master of a broker group.
 
 A group loses its master for a second or two when the master dies, is restarted or hands over. Requests that only a master serves
 therefore wait within their own deadline:
 
-- A node that is not the master names the one that is (code 14): go there at once.
-- The connection fails, there is no master, or the node lost its role while it worked: look the route up again; if another node is
+- A node that is not the master names the master (code 14): go there at once.
+- The connection fails, there is no master, or the node lost its role meanwhile: fetch the route again; if another node is
   the master now, go there at once, else pause and try again. Pauses grow, and differ between clients, so that thousands of them do
   not come back together.
 
@@ -26,20 +26,20 @@ PAUSE_S: Final = 0.02
 """The first pause; each further one is twice as long."""
 PAUSE_MAX_S: Final = 0.25
 FOLLOWS_MAX: Final = 3
-"""So many nodes in a row may name another one as the master before there is a pause: two may name each other for a moment."""
+"""This many nodes in a row may name another one as the master before a pause: two may name each other for a moment."""
 LEAST_S: Final = 0.02
-"""With less time left there is no further try: it could only fail, and its error would hide what is wrong."""
+"""With less time left there is no further attempt: it could only fail, and its error would hide the real cause."""
 REFRESH_S: Final = 0.5
 """How long to wait for a fresh route before the old one is used."""
 
 
 def is_about_master(error: KappaError) -> bool:
-    """Whether it may be gone as soon as the group has a master that can be reached."""
+    """Whether the error may disappear as soon as the group has a reachable master."""
     return isinstance(error, (NoMaster, NotMaster, MaybeStored, NotConnected))
 
 
 class Patience:
-    """Of one request, over all its tries. `deadline`: liveness time; None: never pause, only go where the master is now."""
+    """For one request, over all its attempts. `deadline`: liveness time; None: never pause, only go to the present master."""
 
     def __init__(self, routes: Routes, topic: str, now: Callable[[], float], deadline: float | None) -> None:
         self._routes = routes
@@ -51,7 +51,7 @@ class Patience:
         self._follows = 0
 
     async def after(self, error: KappaError, broker: str | None = None, asked: str | None = None) -> bool:
-        """Get ready for another try after `error`; False if that is pointless, or there is no time left.
+        """Prepare another attempt after `error`; False if that is pointless, or there is no time left.
 
         `broker` and `asked`: the group, and the address in it that failed."""
         vanished = isinstance(error, NoRoute) and self._had_route  # its only broker is being restarted
@@ -90,7 +90,7 @@ class Patience:
 
 
 def seen_from(leader: str, asked: str | None) -> str:
-    """Return the address at which the leader can be reached by who has reached `asked`, the node that named it.
+    """Return the leader's address for a client that has reached `asked`, the node that named it.
 
     Nodes on one machine know each other by loopback addresses, which mean something else elsewhere."""
     host, _, port = leader.rpartition(":")

@@ -25,16 +25,16 @@ ASK_AGAIN_S: Final = 0.1
 STALE_WAIT_S: Final = 0.5
 """How long a request waits for a fresh route, after a connection was lost, before it uses the old one."""
 REMEMBERED_S: Final = 60.0
-"""How long a topic whose brokers have all gone counts as one that had a route a moment ago."""
+"""How long a topic whose brokers are all gone counts as one that had a route a moment ago."""
 HEADLESS_TOPICS_MAX: Final = 100
-"""So many topics without a master are looked up at once."""
+"""This many topics without a master are looked up at once."""
 HEADLESS_WAIT_MAX_S: Final = 30.0
-"""A topic that has been without a master for long is looked up as seldom as this."""
+"""The longest interval between lookups of a topic that has no master."""
 PROVISIONAL_S: Final = 1.0
 """How long a route borrowed from the default topic is used; meanwhile the first send creates the real one."""
 
 ROUTE_QUEUES_MAX: Final = 1 << 18
-"""So many queues to read, or to write, a route may have over all brokers."""
+"""The most queues to read, or to write, that a route may have over all brokers."""
 DIGITS_MAX: Final = 9
 
 Ask = Callable[[str], Awaitable[TopicRouteData]]
@@ -51,13 +51,13 @@ class Route:
     provisional: bool = False  # borrowed from the default topic: this one does not exist yet
     clusters: frozenset[str] = frozenset()  # of its brokers
     writable: tuple[MessageQueue, ...] = ()  # with those of brokers that have no master now, sorted
-    fixed: bool = False  # `publish` is what the configuration of an ordered topic says, whoever is there
+    fixed: bool = False  # `publish` follows the configuration of an ordered topic, whether or not its brokers are there
 
     @classmethod
     def of(cls, topic: str, data: TopicRouteData, borrowed_queues_max: int | None = None) -> Route:
         """Convert a name server's answer. `borrowed_queues_max`: `data` is the default topic's, to be used for `topic`.
 
-        Raises ProtocolError for more queues than a topic has: each one is an object here."""
+        Raises ProtocolError for more queues than a topic can have: each one is an object here."""
         addresses = {broker.broker_name: dict(broker.addresses) for broker in data.brokers}
         writable: list[MessageQueue] = []
         subscribe: list[MessageQueue] = []
@@ -151,7 +151,7 @@ def _ordered(topic: str, text: str) -> list[MessageQueue]:
 
 
 def _counted(topic: str, broker: str, count: int, before: list[MessageQueue]) -> int:
-    """Return `count`, the number of queues on one broker, behind those of others. Raises ProtocolError if there cannot be so many."""
+    """Return `count`, the number of queues on one broker, after those of others. Raises ProtocolError if it is implausibly large."""
     if not 0 <= count <= TOPIC_QUEUES_MAX:
         raise ProtocolError(
             f"the route of topic {topic!r} gives broker {broker[:80]!r} a number of queues that is not within 0 to {TOPIC_QUEUES_MAX}: "
@@ -295,7 +295,7 @@ class Routes:
                 self._stale.add(topic)
 
     def follow(self, broker: str, address: str) -> None:
-        """A broker says that the node at `address` is its master now; until the name server says otherwise."""
+        """Note that, by a broker's answer, the node at `address` is its master now; until the name server says otherwise."""
         for topic, route in self._known.items():
             if broker in route.addresses and route.addresses[broker].get(MASTER_ID) != address:
                 self._known[topic] = route.with_master(broker, address)

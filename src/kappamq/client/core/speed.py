@@ -1,4 +1,4 @@
-"""Says once in a process that the compiled kernel is not here: all works without it, and takes several times the CPU."""
+"""Logs once per process that the compiled kernel is missing: everything works without it, but takes several times the CPU."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ class QueueLocks:
 
     async def _ask(self, broker: str, queues: set[MessageQueue]) -> set[MessageQueue]:
         topic = next(iter(queues)).topic
-        # Who waits for a lock is asked again soon, so there is nothing to wait for here.
+        # A reader that waits for a lock asks again soon, so there is nothing to wait for here.
         answer = await self._core.ask_master(topic, broker, LockQueues(), self._body(queues), patient=False)
         return LockBatchResponse.decode(answer.body).locked & queues
 

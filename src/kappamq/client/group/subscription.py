@@ -14,7 +14,7 @@ from kappamq.protocol.names import check_topic
 _SQL: Final = re.compile(
     r"[<>]|\s=|=\s|\s(between\s.+\sand\s|is\s+(not\s+)?null\b|in\s*\(|like\s*')", re.IGNORECASE | re.DOTALL
 )
-"""What a condition has. A tag may hold blanks and words, but hardly a comparison."""
+"""A pattern for conditions. A tag may contain blanks and words, but hardly a comparison."""
 Topics = str | Iterable[str] | Mapping[str, Wanted]
 """One topic, several, or each with its filter: {"orders": "new || paid", "returns": sql("price > 100")}."""
 

@@ -33,7 +33,7 @@ class Faults(Protocol):
 
 
 class Failing:
-    """Avoids brokers that could not be reached for a moment, unless there is no other. Any thread may ask, only one tells."""
+    """Avoids brokers that could not be reached for a moment, unless there is no other. Any thread may read, only one writes."""
 
     def __init__(self, seconds: float = 2.0) -> None:
         self._seconds = seconds

@@ -160,7 +160,7 @@ def check_body(length: int, limit: int, what: str) -> None:
 
 
 def check_property(name: str, value: str) -> None:
-    """Refuse a property that RocketMQ would take for its own, or would lose."""
+    """Refuse a property that RocketMQ would interpret as its own, or would lose."""
     if name in properties.RESERVED:
         raise IllegalMessage(
             f"the property name {name!r} is reserved by RocketMQ: use the corresponding field of Message"

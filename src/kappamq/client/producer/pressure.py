@@ -23,7 +23,7 @@ class Pressure:
         self._bytes_max = bytes_max
         self._wait = wait
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
-        self._waking = 0  # these have their room, but have not run yet: nobody may overtake them
+        self._waking = 0  # these have their room, but have not run yet: no other may overtake them
 
     def try_take(self, size: int) -> bool:
         """Reserve room for one message of `size` bytes if there is enough and no one waits for it already."""

@@ -81,7 +81,7 @@ class AsyncProducer(Requesting):
         self.running()
 
     def running(self) -> ClientCore:
-        """What it works with, made at the first call. Raises ClientClosed."""
+        """Return the client core and what depends on it, created at the first call. Raises ClientClosed."""
         if self._closed:
             raise ClientClosed("this producer is closed: create a new one, it cannot be restarted")
         if self._core is None:
@@ -196,9 +196,9 @@ class AsyncProducer(Requesting):
             await self._sends.flush()
 
     def accept(self, handed: deque[Waiting], count: int) -> None:
-        """Send so many messages that have been counted against their limits, and tell their sinks; on the loop of this producer.
+        """Send this many messages, already counted against the limits, and report to their sinks; on the loop of this producer.
 
-        Their time begins now: until now they were accepted at 0."""
+        Their timeouts begin now: until now their time of acceptance was 0."""
         self.running()
         sends = self._sends
         assert sends is not None
@@ -207,11 +207,11 @@ class AsyncProducer(Requesting):
             entry.accepted, entry.born_ms = sends.moment()
             entry.deadline += entry.accepted
             sends.accept(entry)
-            handed.popleft()  # only now: whoever looks finds it here or there
+            handed.popleft()  # only now, so that it is always counted in one of the two places
 
     @property
     def core(self) -> ClientCore | None:
-        """What it works with, while it does."""
+        """The client core while this producer is open, else None."""
         return None if self._closed else self._core
 
     async def go_on(
@@ -225,7 +225,7 @@ class AsyncProducer(Requesting):
         limit: float,
         deadline: float,
     ) -> SendResult:
-        """Go on with one message after a first attempt that somebody else has made. `outcome`: the answer, or why there is none."""
+        """Go on with one message after a first attempt made elsewhere. `outcome`: the answer, or why there is none."""
         core = self.running()
         if isinstance(outcome, Frame):
             try:
@@ -243,12 +243,12 @@ class AsyncProducer(Requesting):
 
     @property
     def sinks(self) -> list[Sink]:
-        """What is told of the messages that are under way."""
+        """The sinks of the messages in flight."""
         return self._sends.sinks if self._sends is not None else []
 
     @property
     def under_way(self) -> int:
-        """How many messages were accepted and are neither stored nor failed."""
+        """The number of messages that were accepted and are neither stored nor failed."""
         return len(self._sends) if self._sends is not None else 0
 
     async def send_batch(
@@ -326,7 +326,7 @@ class AsyncProducer(Requesting):
         await check_masters(self.running(), scope)
 
     def stager(self, ticket: Ticket, *, partition: int = 0, attempt: int = 0, patience_s: float = PATIENCE_S) -> Stager:
-        """Stages a part of a batch; only what the decision lists of it is published."""
+        """Return a stager for a part of a batch; only chunks that the decision lists are published."""
         core = self.running()
         return Stager(
             core, self.config, ticket, self._next_id, partition=partition, attempt=attempt, patience_s=patience_s

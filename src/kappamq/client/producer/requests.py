@@ -28,7 +28,7 @@ class Requests:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._waiting: dict[str, asyncio.Future[ReceivedMessage]] = {}
-        self._met: dict[str, float] = {}  # address -> when somebody last tried to connect to it
+        self._met: dict[str, float] = {}  # address -> time of the last attempt to connect to it
 
     def __len__(self) -> int:
         return len(self._waiting)

@@ -44,7 +44,7 @@ class RoundRobin:
         return queues[index]
 
     def first_of(self, count: int, queues: int) -> int:
-        """Choose for so many messages at once: the index of the first one's queue; the others follow in turn."""
+        """Choose for this many messages at once: return the index of the first one's queue; the others follow in turn."""
         first = self._next % queues
         self._next = first + count
         return first

@@ -4,7 +4,7 @@ Errors that may not occur elsewhere or later (`KappaError.retry`) are retried: l
 "busy" or "no permission here". A message that may already be stored keeps its id in every attempt, so consumers can detect
 duplicates. A send to a queue the caller chose, by `queue` or `key`, is not retried: another queue would break the order.
 
-What was certainly not stored, since there is no master, it cannot be reached, or it is another node, does not count as an attempt:
+An attempt that certainly stored nothing, since there is no master, it cannot be reached, or it is another node, does not count:
 other brokers are tried at once, and if there is none the send waits for a master (`core/patience.py`) within its timeout.
 """
 
@@ -51,12 +51,12 @@ T = TypeVar("T")
 PAUSE_S: Final = 0.05
 """Pause before the same broker is tried again; doubles each time."""
 FAILURES_MAX: Final = 10
-"""So many failed attempts are told about, should all fail."""
+"""If all attempts fail, the error describes this many of them."""
 REFRESH_S: Final = 0.5
 """How long a retry waits for a fresh route before it uses the old one."""
 
 FIXED_MAX: Final = 10_000
-"""For so many queues parts of requests are kept."""
+"""The number of queues for which parts of requests are cached."""
 _BORN: Final = SendMessageV2.wire_names["born_ms"]
 _PROPERTIES: Final = SendMessageV2.wire_names["properties"]
 
@@ -267,9 +267,8 @@ class Sending:
         return self.selection.choose(self.faults.usable(route.publish, failed_broker, now), failed_broker)
 
     def choose_for_all(self, route: Route, entries: list[T], now: float) -> list[tuple[MessageQueue, list[T]]] | None:
-        """`choose` for messages that may go anywhere: the queues, and which messages each gets, in order.
-
-        None: a selection of the application has to be asked for each."""
+        """`choose` for messages without a chosen queue: return the queues, and which messages each gets, in order.
+        None: the application's own selection has to be called for each."""
         queues = self.faults.usable(route.publish, None, now)
         selection = self.selection
         if type(selection) is RoundRobin:
@@ -289,7 +288,7 @@ class Sending:
         return Attempt(queue, route.master(queue.broker), now, left, last)
 
     def request(self, outgoing: Outgoing, queue: MessageQueue) -> Frame:
-        """The request that sends to this queue. What is the same for most messages of a queue is encoded once. Any thread may call."""
+        """Return the request that sends to this queue. The constant part of a queue's requests is encoded once. Thread-safe."""
         what = (queue, outgoing.topic, outgoing.code, outgoing.sys_flag, outgoing.flag)
         fixed = self._fixed.get(what)
         if fixed is None:
@@ -365,7 +364,7 @@ class Sending:
 
 
 class _Failures(list[KappaError]):
-    """What failed so far; of many failures alike, one after the other, only the first: a wait may end after hundreds."""
+    """Describe the failures so far; of equal failures in a row, only the first: a wait may end after hundreds."""
 
     def append(self, error: KappaError) -> None:
         if len(self) < FAILURES_MAX and not (self and str(self[-1]) == str(error)):
@@ -373,7 +372,7 @@ class _Failures(list[KappaError]):
 
 
 def timed_out(message_id: str, topic: str, limit: float, tried: str, *, maybe_stored: bool) -> SendTimeout:
-    """The error of a message that nobody confirmed in time; it says whether the message may be stored."""
+    """Return the error of a message that was not confirmed in time; it says whether the message may be stored."""
     return SendTimeout(
         f"no broker confirmed message {message_id} for {topic!r} within {limit:g} s "
         f"({tried}): " + (MAYBE if maybe_stored else "nothing was sent, so it is not stored and may be sent again")

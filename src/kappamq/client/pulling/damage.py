@@ -1,4 +1,4 @@
-"""Damaged messages in brokers' answers: each is counted once and skipped; of each queue one is logged in a while."""
+"""Damaged messages in brokers' answers: each is counted once and skipped; for each queue, one is logged per interval."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kappamq.message import DamagedMessage, MessageQueue
 log = logging.getLogger(__name__)
 
 TELL_AGAIN_S: Final = 10.0
-"""Of one queue a damaged message is logged at most this often, with the number of those that were not."""
+"""The shortest interval between logged messages of one queue; each says how many were not logged."""
 _REMEMBERED_MAX: Final = 10_000
 
 

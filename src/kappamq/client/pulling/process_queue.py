@@ -46,7 +46,7 @@ class _Run:
         return -1 if self._done[number] else number
 
     def follow(self, number: int, offsets: Sequence[int]) -> int:
-        """How many of `offsets`, which begin with that of this number, are those that follow here and are held."""
+        """Count how many of `offsets`, the first of which has this number, match the following offsets here and are held."""
         count = min(len(offsets), len(self.offsets) - number)
         if any(self._done[number : number + count]) or list(self.offsets[number : number + count]) != offsets[:count]:
             return 1
@@ -156,7 +156,7 @@ class ProcessQueue:
         return done
 
     def _settled(self) -> Callable[[], None] | None:
-        """Forget pulls of which everything is acknowledged. Returns whom to tell that there is room, if anybody."""
+        """Forget pulls that are acknowledged completely. Returns the callback to call when there is room again, if any."""
         while self._runs and not self._runs[0].left:
             del self._runs[0], self._lasts[0]
         if self._on_room is None or self._full() is not None:

@@ -40,9 +40,9 @@ OVERFULL_S: Final = 0.05
 STRANGER_S: Final = 0.1
 """Pause after sending a heartbeat to a broker that did not know us."""
 DAMAGED_S: Final = 0.1
-"""Pause after an answer without one good message: a broker that has only damage is not asked as fast as it answers."""
+"""Pause after an answer without a single good message, so that a broker with only damage is not polled at full speed."""
 AVOID_S: Final = 5.0
-"""How long the others of a group are asked instead of one that does not answer."""
+"""How long other members of a group are used instead of one that does not answer."""
 COMPLAIN_S: Final = 60.0
 """The same problem is logged at most this often."""
 

@@ -185,7 +185,7 @@ async def pull_bytes(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pulled:
-    """Like PullResult, with messages that are objects only once somebody asks for them."""
+    """Like PullResult, but messages become objects only when they are accessed."""
 
     status: PullStatus
     next_offset: int
@@ -224,7 +224,8 @@ async def pull_block(
     original_topics: bool = False,
     **how: Unpack[PullOptions],
 ) -> Pulled:
-    """Like `pull`, for those who hold messages. `original_topics`: redelivered messages have the topic they were first sent to."""
+    """Like `pull`, for callers that keep messages for a while. `original_topics`: redelivered messages have the topic they were first
+    sent to."""
     pulled = await pull_bytes(core, group, queue, offset, interest, **how)
     stored = messages_in_place(pulled.data, queue.broker, offset, pulled.next_offset, original_topics=original_topics)
     if stored is None:
@@ -262,7 +263,7 @@ def _unpack_all(
 
 
 def _missing(pulled: PulledBytes, interest: Interest, offset: int, next_offset: int, found: int) -> int:
-    """How many messages the broker left out because it could not read them: it does so without saying so."""
+    """Return how many messages the broker left out because it could not read them: its answer does not say so."""
     if interest.expression_type != TAG or not interest.tags.everything:
         return 0
     looked_at = next_offset - offset if pulled.status in (PullStatus.FOUND, PullStatus.NO_MATCH) else 0

@@ -64,7 +64,7 @@ async def read_in_lanes(
     bytes_ahead: int = BYTES_AHEAD,
     pace: Pace | None = None,
 ) -> AsyncGenerator[list[PulledBytes]]:
-    """Yield the answers that cover the messages [start, stop), in order: each time those that have arrived since the last. About
+    """Yield the answers that cover the messages [start, stop), in order, as lists of those that have arrived since the last. About
     `bytes_ahead` bytes wait here, and at most as many are in the list that was yielded last.
 
     An answer without messages is yielded, too, and says what is missing. OFFSET_ILLEGAL: everything from the end of the last

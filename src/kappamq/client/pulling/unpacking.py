@@ -1,6 +1,6 @@
-"""Unpacks answers beside the event loop: a compressed body of 2 KB may take a tenth of a second, and the libraries work without the GIL.
+"""Decompresses answers in threads: a compressed body of 2 KB may take a tenth of a second, and the libraries release the GIL.
 
-There are few threads for the whole process, so no more than a few bodies are in memory that nobody waits for.
+There are few threads for the whole process, so at most a few bodies are in memory that no caller waits for.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _threads: ThreadPoolExecutor | None = None
 
 
 async def beside(call: Callable[P, R], *args: P.args, **named: P.kwargs) -> R:
-    """Return the result of `call`, which runs in another thread. Who waits for it may be cancelled; the call ends in its time."""
+    """Return the result of `call`, which runs in another thread. The waiting task may be cancelled; the call still runs to its end."""
     future = _pool().submit(call, *args, **named)
     return await asyncio.wrap_future(future)
 
@@ -35,7 +35,7 @@ def _pool() -> ThreadPoolExecutor:
 
 
 def _after_fork() -> None:
-    """The threads have stayed in the parent, and one of them may have held the lock."""
+    """The threads exist only in the parent, and one of them may have held the lock."""
     global _lock, _threads
     _lock, _threads = threading.Lock(), None
 

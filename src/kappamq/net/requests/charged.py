@@ -1,4 +1,4 @@
-"""Requests that are answered later: what each step of theirs takes of the loop is charged to their connection.
+"""Requests that are answered later: the loop time of each of their steps is charged to their connection.
 
 A step is what runs between two waits. Starting one costs nothing, so a peer may have hundreds under way: without this, all of them would
 run their next step in the same turn.
@@ -29,7 +29,7 @@ class Charged(Generic[T]):
         *,
         is_wanted: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`took`: told the seconds of each step. `is_wanted`: asked before the first step, if that had to wait for its turn."""
+        """`took` is called with the seconds of each step, `is_wanted` before the first step, if that had to wait for its turn."""
         self._work = work
         self._connection = connection
         self._turns = turns
@@ -37,7 +37,7 @@ class Charged(Generic[T]):
         self._is_wanted = is_wanted
 
     def close(self) -> None:
-        """It will not be awaited."""
+        """Close it; it will not be awaited."""
         self._work.close()
 
     def __await__(self) -> Generator[Any, Any, T]:

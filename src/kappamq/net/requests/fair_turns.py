@@ -25,13 +25,13 @@ LIGHT_S: Final = 0.004
 SLICE_S: Final = 0.002
 """About the longest that a slice of long work may take; see `FairTurns.next_slice`."""
 LINE_MAX: Final = 64
-"""With so many requests waiting for time a connection is not read from; more may come from what was read before."""
+"""A connection with this many requests waiting for time is not read from; more may come from bytes read before."""
 HALF_LIFE_S: Final = 1.0
 """Half-life of the recorded cost."""
 
 
 class Account(Protocol):
-    """What is charged: a connection, or an address. A new one has no cost."""
+    """The account that is charged: a connection, or an address. A new one has no cost."""
 
     cost: float  # seconds, as of `cost_at`
     cost_at: float  # by the loop's clock
@@ -74,7 +74,7 @@ class FairTurns:
         return False
 
     def waiting(self, connection: Connection) -> int:
-        """How many of its requests that are under way wait for time."""
+        """Return how many of its requests under way wait for time."""
         line = self._lines.get(connection)
         return 0 if line is None else len(line.waiters)
 
@@ -98,7 +98,7 @@ class FairTurns:
                 line.woken -= 1
                 self._end(line)
             else:
-                waiter.cancel()  # whoever waited was closed: nobody is to be woken in its place, and `_resume` takes it out
+                waiter.cancel()  # the waiter was closed: no other is woken in its place, and `_resume` removes it
         return True
 
     def _queue(self, line: _Line) -> None:
@@ -107,7 +107,7 @@ class FairTurns:
             self._wait(line.connection, line)
 
     def _end(self, line: _Line) -> None:
-        """Forget the line if nothing waits in it. As long as something does, new requests go behind it."""
+        """Forget the line if no request waits in it. While one does, new requests queue behind it."""
         if not line.waiters and not line.woken:
             self._lines.pop(line.connection, None)
 
@@ -120,7 +120,7 @@ class FairTurns:
 
     @property
     def spent(self) -> float:
-        """Seconds of this turn that are gone."""
+        """Return the seconds of this turn that have passed."""
         return self._spent
 
     def charge(self, account: Account, seconds: float) -> None:

@@ -22,7 +22,7 @@ BUSY = 2
 WAITING = 4
 """Pause reason: its requests took much time, and it waits for its share of the next turn (fair_turns.py)."""
 READ_IN_ROW_BYTES = 1 << 20
-"""So much of a large frame is read before other connections are served."""
+"""This much of a large frame is read before other connections are served."""
 _SPARED_BYTES = 64 << 10  # a connection that buffers less than this is not closed when there is too much in total
 
 
@@ -151,7 +151,7 @@ class Connection(asyncio.Protocol):
     # -- called by asyncio -------------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's does not inherit from it
+        self._transport = transport = cast(asyncio.Transport, transport)  # uvloop's transports do not inherit from it
         peer, local = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
         if not peer or not local:
             transport.abort()  # already disconnected
@@ -189,7 +189,7 @@ class Connection(asyncio.Protocol):
             self.spoken = True
 
     def _rest(self) -> None:
-        """Read on in the next turn: libuv would read 32 times in a row, and nobody else would be served meanwhile."""
+        """Read on in the next turn: libuv would read 32 times in a row, and no other connection would be served meanwhile."""
         self._read_in_row = 0
         if self._transport is not None and self._transport.is_reading():
             self._transport.pause_reading()

@@ -70,7 +70,7 @@ class Batches:
         self._gather: Callable[..., Any] = kernel.columns
 
     def locate(self, data: bytes) -> NDArray[np.int64]:
-        """A row of numbers for each record in `data`, all of it. Raises ProtocolError where it holds no good records."""
+        """Return a row of numbers for each record in `data`, all of it. Raises ProtocolError if it holds a bad record."""
         places, _count, consumed, _why = self._locate(data, -1, True, len(data))
         table = np.frombuffer(places, dtype=np.int64).reshape(-1, 16)
         if consumed != len(data):
@@ -78,11 +78,11 @@ class Batches:
         return table
 
     def make(self, data: bytes, places: NDArray[np.int64], broker: str) -> pa.RecordBatch:
-        """The records at `places` as one batch, for columns without a body: bodies stay as they are stored."""
+        """Return the records at `places` as one batch, for columns without a body: bodies stay as they are stored."""
         return self._made(data, b"", places, broker)
 
     def make_each(self, data: bytes, places: NDArray[np.int64], broker: str, keeps: Keeps) -> Iterator[pa.RecordBatch]:
-        """The records at `places` as a batch, or several where compressed bodies become more than UNPACKED_BYTES.
+        """Return the records at `places` as a batch, or as several if compressed bodies become more than UNPACKED_BYTES.
 
         `keeps` is called for each body that cannot be decompressed, and returns whether to keep the record, with its body as stored."""
         packed = np.flatnonzero(places[:, SYS_FLAG] & SYS_COMPRESSED) if "body" in self._columns else ()
@@ -109,7 +109,7 @@ class Batches:
         yield self._made(data, b"".join(extra), places[first:][kept[first:]], broker)
 
     def _made(self, data: bytes, extra: bytes, places: NDArray[np.int64], broker: str) -> pa.RecordBatch:
-        flat = np.ascontiguousarray(places).reshape(-1).view(np.uint8)  # bytes, as the twin counts them
+        flat = np.ascontiguousarray(places).reshape(-1).view(np.uint8)  # in bytes, as the twin counts them
         made = self._gather(data, extra, flat, self._wanted)
         arrays = [
             _hosts(name, data, places) if name in _HOSTS else self._column(name, made, places, broker)
@@ -152,12 +152,12 @@ class Piece(NamedTuple):
 
 
 def only(places: NDArray[np.int64], wanted: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """The wanted rows of `places`. Mostly that is every one: then nothing is copied."""
+    """Return the wanted rows of `places`. Usually that is all of them: then nothing is copied."""
     return places if wanted.all() else places[wanted]
 
 
 def _hosts(name: str, data: bytes, places: NDArray[np.int64]) -> pa.Array:
-    """The addresses of clients or brokers as text. There are few different ones: each is written once."""
+    """Return the addresses of clients or brokers as text. There are few different ones: each is formatted once."""
     is_born = name == "bornHost"
     at = places[:, AT] + BORN_HOST_AT if is_born else places[:, STORE_HOST_AT]
     is_long = places[:, SYS_FLAG] & (SYS_BORN_IPV6 if is_born else SYS_STORE_IPV6) != 0
@@ -176,7 +176,7 @@ def _hosts(name: str, data: bytes, places: NDArray[np.int64]) -> pa.Array:
 
 
 def joined(pieces: Iterable[Piece], rows: int = ROWS, size: int = BYTES) -> Iterator[Piece]:
-    """Join answers of pulls to what makes a good batch. Where one does not begin at the end of the last a new batch begins."""
+    """Join answers of pulls to batches of a good size. If one does not begin at the end of the last, a new batch begins."""
     held: list[bytes] = []
     start = stop = held_bytes = 0
     for piece in pieces:

@@ -25,8 +25,8 @@ def examine(
 ) -> tuple[NDArray[np.int64], list[Missing]]:
     """Return the records of the messages [start, stop), each once and in order, and what is missing.
 
-    `everything`: all messages were asked for, so that one which is not there is missing. If the broker compared tags, only those
-    that it sent damaged are. A record that holds a whole batch stands for several offsets: then nothing can be said to be missing."""
+    `everything`: all messages were requested, so any that is not there is missing. If the broker compared tags, only those
+    that it sent damaged are. A record that holds a whole batch covers several offsets: then no gaps can be detected."""
     offsets = places[:, QUEUE_OFFSET]
     damaged = places[:, DAMAGED] != 0
     if len(places) == stop - start and not damaged.any() and (offsets == np.arange(start, stop)).all():
@@ -41,7 +41,7 @@ def examine(
     if everything:
         missing = np.setdiff1d(np.arange(start, stop), good[:, QUEUE_OFFSET], assume_unique=True)
     else:
-        # What a damaged record says of itself may be wrong, too: then the beginning stands for it.
+        # The offset in a damaged record may be wrong, too: then use the beginning.
         inside = (claimed >= start) & (claimed < stop)
         claimed = np.where(inside, claimed, start)
         missing = np.unique(claimed)

@@ -43,10 +43,10 @@ _OUTSIDE: Final = "a place does not lie within the data"
 
 
 def columns(data: Buffer, extra: Buffer, places: Buffer, wanted: int) -> dict[int, Column | MapColumn]:
-    """The `wanted` columns (bits of layout.COLUMN_*) of the records at `places`, as Arrow's buffers.
+    """Return the `wanted` columns (bits of layout.COLUMN_*) of the records at `places`, as Arrow's buffers.
 
-    Texts that are no UTF-8 get replacement characters, as Java reads them; properties that only the broker uses are left out.
-    Raises ValueError where a place points outside of the data."""
+    Strings that are not UTF-8 get replacement characters, as Java reads them; properties that only the broker uses are left out.
+    Raises ValueError if a place points outside of the data."""
     if len(places) % PLACE_BYTES:
         raise ValueError(f"{len(places)} bytes are no places: each takes {PLACE_BYTES}")
     table = np.frombuffer(places, np.int64).reshape(-1, PLACE_BYTES // 8)
@@ -72,7 +72,7 @@ def columns(data: Buffer, extra: Buffer, places: Buffer, wanted: int) -> dict[in
 
 
 class _Source:
-    """The data, and behind it, as if it were one buffer, what was unpacked."""
+    """The data followed by the decompressed bodies, as if they were one buffer."""
 
     def __init__(self, data: Buffer, extra: Buffer) -> None:
         self._first = len(data)
@@ -90,7 +90,7 @@ class _Source:
         return offsets(sizes), joined(self._all, at, sizes)
 
     def terminated(self, at: Ints, sizes: Ints) -> tuple[Bytes, Ints]:
-        """Texts, each with a 0x02 behind it, and where these stand."""
+        """Strings, each followed by a 0x02, and the positions of these."""
         self.check(at, sizes)
         bounds = ends(sizes + 1)
         text = np.full(int(bounds[-1]), 2, np.uint8)
@@ -110,10 +110,10 @@ class _Source:
 
 @dataclass(frozen=True)
 class _Pairs:
-    """The properties of all records, in order: in which record each stands, where its name and value are in `text`."""
+    """The properties of all records, in order: the record of each, and where its name and value are in `text`."""
 
     text: Bytes
-    """A few bytes longer than the texts: so many may be read at the position of any name."""
+    """A few bytes longer than the strings, so that this many may be read at the position of any name."""
     rows: int
     row: Ints
     name_at: Ints
@@ -126,11 +126,11 @@ class _Pairs:
         return int(self.counts().max(initial=0))
 
     def counts(self) -> Ints:
-        """How many each record has."""
+        """The number of properties of each record."""
         return np.bincount(self.row, minlength=self.rows).astype(np.int64)
 
     def named(self, name: bytes) -> Ints:
-        """Which pairs have this name. It does not end with a zero byte, which numpy would overlook."""
+        """Return which pairs have this name. It must not end with a zero byte, which numpy would ignore."""
         found = np.flatnonzero(self.name_bytes == len(name))
         return found[windows(self.text, f"S{len(name)}")[self.name_at[found]] == name]
 
@@ -141,7 +141,7 @@ class _Pairs:
         )  # fmt: skip
 
     def values(self, name: bytes) -> tuple[Ints, Ints]:
-        """Position and size of the value that each record has for a name, the last one if there are several; size 0: none."""
+        """Return position and size of each record's value for a name, the last one if there are several; size 0: none."""
         at, sizes = np.zeros((2, self.rows), np.int64)
         found = self.named(name)
         at[self.row[found]] = self.value_at[found]
@@ -164,7 +164,7 @@ def _pairs(terminated: tuple[Bytes, Ints], rows: int) -> _Pairs:
 
 
 def _distinct(pairs: _Pairs) -> _Pairs:
-    """Each name once per record: where it stood first, with the value that came last."""
+    """Return each name once per record: at its first place, with the last value."""
     codes = _codes(pairs)
     in_order = np.sort(codes)
     again = in_order[1:][in_order[1:] == in_order[:-1]]
@@ -176,7 +176,7 @@ def _distinct(pairs: _Pairs) -> _Pairs:
 
 
 def _codes(pairs: _Pairs) -> NDArray[np.uint64]:
-    """A number per pair: the same for the same name in the same record, and hardly ever else."""
+    """Return a number per pair: equal for equal names in the same record, and almost never otherwise."""
     codes = (pairs.row * 0x10001 + pairs.name_bytes).astype(np.uint64) * _FACTOR
     words = windows(pairs.text, "<u8")
     done = 0
@@ -192,7 +192,7 @@ def _codes(pairs: _Pairs) -> NDArray[np.uint64]:
 
 
 def _without_repeated(pairs: _Pairs, rows: Ints) -> _Pairs:
-    """Look at the names of these records one by one: some come twice, or their codes are the same by chance."""
+    """Compare the names of these records one by one: some occur twice, or their codes are equal by chance."""
     value_at, value_bytes = pairs.value_at.copy(), pairs.value_bytes.copy()
     kept = np.ones(len(pairs.row), np.bool_)
     firsts, lasts = np.searchsorted(pairs.row, rows), np.searchsorted(pairs.row, rows, "right")
@@ -214,12 +214,12 @@ def _topics(bounds: bytes, text: bytes) -> Column:
         stops = np.frombuffer(bounds, np.int32).tolist()
         names = {text[start:stop] for start, stop in itertools.pairwise(stops)}
         if any(name.decode("utf-8", "replace").encode() != name for name in names):
-            raise ValueError(_OUTSIDE)  # the topic of a record is always a text
+            raise ValueError(_OUTSIDE)  # the topic of a record is always a string
     return None, bounds, text
 
 
 def _texts(pairs: _Pairs, name: bytes) -> Column:
-    """Where there is no value the column says null."""
+    """The column is null where there is no value."""
     at, sizes = pairs.values(name)
     is_valid = sizes > 0
     valid = None if is_valid.all() else np.packbits(is_valid, bitorder="little").tobytes()
@@ -227,7 +227,7 @@ def _texts(pairs: _Pairs, name: bytes) -> Column:
 
 
 def _message_ids(source: _Source, table: Ints, pairs: _Pairs) -> Column:
-    """The unique id, or address and log offset of the record in hexadecimal digits."""
+    """Return the unique id, or address and log offset of the record in hexadecimal digits."""
     at, sizes = pairs.values(b"UNIQ_KEY")
     text = pairs.text
     is_long = table[:, 5] & SYS_STORE_V6 != 0

@@ -1,7 +1,7 @@
-"""Where each record of a buffer lies, found with numpy: `pure_columns.locate` for where there is no compiled kernel.
+"""Finds each record of a buffer with numpy: `pure_columns.locate` for machines without the compiled kernel.
 
 Only the walk from size to size goes record by record. The fields of all records are then read at once, and all are checked at
-once; why the first that fails is no good record is left to the twin to say.
+once; the twin then explains why the first failing record is bad.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _POWERS: Final = 10 ** np.arange(10, dtype=np.uint32)
 def locate(buffer: Buffer, log_offset: int, check: bool, count_max: int) -> tuple[bytearray, int, int, int]:
     """Note the records that lie back to back in `buffer`, at most `count_max`: (places, how many, bytes, why it stopped).
 
-    With a `log_offset` that is not negative each record must name the offset at which it lies. A record whose checksums fail is
+    With a `log_offset` that is not negative each record must name its own offset. A record whose checksums fail is
     marked as damaged; one whose lengths make no sense ends the walk."""
     data = np.frombuffer(buffer, np.uint8)
     table = _fields(data, _walk(buffer, count_max), log_offset)
@@ -58,12 +58,12 @@ def locate(buffer: Buffer, log_offset: int, check: bool, count_max: int) -> tupl
     why = SCAN_MORE
     if count < count_max and end < len(buffer):
         verdict = parse(buffer, end, len(buffer))
-        why = verdict if isinstance(verdict, int) else SCAN_DAMAGED  # a good record, but of another place of the log
+        why = verdict if isinstance(verdict, int) else SCAN_DAMAGED  # a good record, but from another place of the log
     return bytearray(table.data), count, end, why
 
 
 def _walk(buffer: Buffer, count_max: int) -> Ints:
-    """Where records seem to begin: each at the end of the one before."""
+    """Return where records seem to begin: each at the end of the one before."""
     starts: list[int] = []
     at = 0
     last = len(buffer) - _RECORD_BYTES_MIN
@@ -79,9 +79,9 @@ def _walk(buffer: Buffer, count_max: int) -> Ints:
 
 
 def _fields(data: Bytes, starts: Ints, log_offset: int) -> Ints:
-    """The places of the records at `starts`, up to the first that is no good record.
+    """Return the places of the records at `starts`, up to the first bad record.
 
-    Some fields say where others lie: records whose fields make no sense are cut off before these are followed."""
+    Some fields locate others: records with implausible fields are cut off before these are followed."""
     table = np.zeros((len(starts), 16), np.int64)
     table[:, _AT] = at = starts
     for field, kind, position in (
@@ -123,7 +123,7 @@ def _until_bad(table: Ints, good: NDArray[np.bool_]) -> Ints:
 
 
 def _named_by_text(data: Bytes, table: Ints) -> NDArray[np.bool_]:
-    """Whether the topics are UTF-8 without a zero byte."""
+    """Return whether the topics are UTF-8 without a zero byte."""
     at, sizes = table[:, _TOPIC_AT], table[:, _TOPIC_BYTES]
     text = joined(data, at, sizes)
     if text.isascii() and b"\0" not in text:
@@ -141,7 +141,7 @@ def _named_by_text(data: Bytes, table: Ints) -> NDArray[np.bool_]:
 
 
 def _damaged(buffer: Buffer, data: Bytes, table: Ints) -> NDArray[np.bool_]:
-    """Whose checksums fail: the rules of `pure_record.intact`, for all records at once."""
+    """Return whose checksums fail: the rules of `pure_record.intact`, for all records at once."""
     at, size = table[:, _AT], table[:, _SIZE]
     found = _crcs(buffer, table[:, _BODY_AT], table[:, _BODY_AT] + table[:, _BODY_BYTES])
     damaged: NDArray[np.bool_] = found != numbers(data, ">u4", at + 8)
@@ -166,7 +166,7 @@ def _damaged(buffer: Buffer, data: Bytes, table: Ints) -> NDArray[np.bool_]:
 
 
 def _crcs(buffer: Buffer, starts: Ints, stops: Ints) -> NDArray[np.uint32]:
-    """What a record would say of these stretches: 31 bits of their CRC."""
+    """Return the checksums of these stretches as a record stores them: 31 bits of their CRC."""
     cut: Callable[[slice], bytes | bytearray | memoryview] = buffer.__getitem__
     pieces = map(cut, map(slice, starts.tolist(), stops.tolist()))
     return np.fromiter(map(crc32, pieces), np.uint32, len(starts)) & np.uint32(0x7FFFFFFF)

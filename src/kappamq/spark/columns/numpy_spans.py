@@ -1,4 +1,4 @@
-"""Pieces of a buffer, many at a time: numbers read where they lie, stretches of bytes copied side by side."""
+"""Pieces of a buffer, many at a time: numbers read in place, stretches of bytes copied side by side."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def numbers(data: Bytes, kind: str, at: Ints) -> Ints:
 
 
 def ends(sizes: Ints) -> Ints:
-    """Where stretches of these sizes begin and end when they lie back to back: one more than there are sizes."""
+    """Return where stretches of these sizes begin and end when they lie back to back: one more than there are sizes."""
     found = np.zeros(len(sizes) + 1, np.int64)
     np.cumsum(sizes, out=found[1:])
     return found
 
 
 def offsets(sizes: Ints) -> bytes:
-    """The offsets of an Arrow column. Raises OverflowError where 32 bits are too few."""
+    """Return the offsets of an Arrow column. Raises OverflowError if 32 bits are too few."""
     found = ends(sizes)
     if found[-1] > COLUMN_BYTES_MAX:
         raise OverflowError("a column of more than 2 GiB: take fewer records at a time")
@@ -46,7 +46,7 @@ def offsets(sizes: Ints) -> bytes:
 
 
 def joined(data: Bytes, at: Ints, sizes: Ints) -> bytes:
-    """The stretches back to back. All must lie within `data`."""
+    """Return the stretches back to back. All must lie within `data`."""
     bounds = ends(sizes)
     if bounds[-1] > _LONG_BYTES * len(sizes):
         view = data.data
@@ -63,7 +63,7 @@ def joined(data: Bytes, at: Ints, sizes: Ints) -> bytes:
 def copy(data: Bytes, at: Ints, sizes: Ints, out: Bytes, to: Ints) -> None:
     """Copy stretches of `data` to the positions `to` of `out`.
 
-    Those of one size are one assignment. Else a stretch is copied in pieces of 1, 2, 4, 8 ... bytes, those that make up its size:
+    If all have one size this is one assignment. Else a stretch is copied in pieces of 1, 2, 4, 8 ... bytes that add up to its size:
     a few assignments for all stretches together, whatever their sizes are."""
     if not len(sizes):
         return

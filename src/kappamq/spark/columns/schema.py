@@ -37,11 +37,11 @@ STORE_COLUMNS: Final = {name: kind for name, kind in COLUMNS.items() if name != 
 broker that stored it; for an unreadable range, `damage` says why."""
 
 OPTIONAL: Final = frozenset({"keys", "tags", "damage"})
-"""Columns that a message may not have; of the others none is ever null."""
+"""Columns that a message may lack; the others are never null."""
 
 
 class Projection(NamedTuple):
-    """The columns of a read, in order; those that are declared as never null."""
+    """The columns of a read, in order, and those that are declared as never null."""
 
     columns: tuple[str, ...]
     required: frozenset[str] = frozenset()

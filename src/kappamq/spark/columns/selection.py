@@ -32,7 +32,7 @@ class Filters(Protocol):
 
 
 class Selection:
-    """What a message must have to be a row. Compiled once per task."""
+    """The conditions on a message to become a row. Compiled once per task."""
 
     def __init__(self, options: Filters) -> None:
         self._tags = Subscription.parse(options.tags)
@@ -41,12 +41,12 @@ class Selection:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns it has to look at."""
+        """The columns that the conditions need."""
         wanted = {"tags": bool(self._tags.tags), "keys": bool(self._keys), "properties": self._sql is not None}
         return tuple(name for name, needed in wanted.items() if needed)
 
     def rows(self, batch: pa.RecordBatch) -> NDArray[np.bool_]:
-        """Which rows of `batch`, which has these columns, are wanted."""
+        """Return which rows of `batch`, which has these columns, match."""
         wanted = np.ones(batch.num_rows, dtype=np.bool_)
         if self._tags.tags:
             found = pc.is_in(batch.column("tags"), value_set=pa.array(sorted(self._tags.tags)))

@@ -1,4 +1,4 @@
-"""Whole jobs on Spark; each is a command of `kappamq pipeline`, too, and safe to kill and run again."""
+"""Complete jobs on Spark; each is also a command of `kappamq pipeline`, and safe to kill and run again."""
 
 from kappamq.spark.jobs.archive import Archived, archive, check_archive
 from kappamq.spark.jobs.audit import audit, check_audit

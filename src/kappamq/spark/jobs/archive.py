@@ -35,16 +35,16 @@ if TYPE_CHECKING:
 ROUND_ROWS: Final = 2_000_000
 """Messages per round: the work lost when a run is killed, and what verification holds in memory (8 bytes each)."""
 FILE_ROWS: Final = 100_000
-"""No more tasks than so that a file has this many rows: small files make archives slow."""
+"""The number of tasks is limited so that a file has this many rows: small files make archives slow."""
 _MICROSECONDS_A_DAY: Final = 86_400_000_000
 _TIMESTAMPS: Final = "spark.sql.parquet.outputTimestampType"
 
 Progress = Callable[[int, int], None]
-"""Called with how many messages are archived, of how many."""
+"""Called with the number of messages archived, and the total."""
 
 
 class ArchiveFailed(KappaError):
-    """What was written differs from the queues; nothing of the round was kept."""
+    """The written files differ from the queues; nothing of the round was kept."""
 
 
 @dataclass(slots=True)
@@ -114,7 +114,7 @@ def check_archive(
     staging: Path | None = None,
     tls: Mapping[str, str] | None = None,
 ) -> None:
-    """Check what can be checked before Spark is started, which takes seconds. Raises ConfigError (NoSuchTopic), StoreError, NoRoute."""
+    """Check everything that does not need Spark, which takes seconds to start. Raises ConfigError (NoSuchTopic), StoreError, NoRoute."""
     from kappamq.spark.topic.topics import Topics
 
     options = ReadOptions.parse(_options(nameservers, topics, topic_pattern, "fail", None, None, tls))
@@ -134,7 +134,7 @@ def _options(
     bytes_per_second: int | None,
     tls: Mapping[str, str] | None,
 ) -> dict[str, str]:
-    """As options of the format `kappamq`: one place checks them."""
+    """As options of the format `kappamq`, which validates them."""
     given = {
         "nameservers": nameservers,
         "topic": ",".join(topics) or None,
@@ -242,7 +242,7 @@ class _Run:
 
         total = sum(one.count for one in ranges)
         options = {name: value for name, value in self._options.items() if name not in ("topicPattern", "group")}
-        # A tail that was lost just now cannot be asked for; that it is missing is found when the round is verified.
+        # A tail that was lost just now cannot be requested; verifying the round will detect that it is missing.
         options |= pinned(Topics(self._stream.options), ranges)
         before = self._spark.conf.get(_TIMESTAMPS, None)
         # Spark's own default is a type that no other reader takes for a moment in time.
@@ -273,10 +273,10 @@ class _Run:
         try:
             return self._spark.sparkContext.defaultParallelism
         except PySparkException:
-            return 1  # a session of Spark Connect does not tell
+            return 1  # not available in a session of Spark Connect
 
     def _lost(self, missing: Sequence[QueueRange]) -> list[Gap]:
-        """What of these messages the brokers cannot give, asked again here. Raises ConfigError unless losses may be skipped."""
+        """Ask the brokers again for these messages and return those they cannot supply. Raises ConfigError unless losses may be skipped."""
         from kappamq.spark.topic.reading import RangeReader
 
         reader = RangeReader(self._stream.options, ("queueOffset",))
@@ -286,7 +286,7 @@ class _Run:
 
 
 def _ranges(before: Checkpoint, after: Checkpoint) -> list[QueueRange]:
-    """What lies between two positions."""
+    """Return the ranges between two positions."""
     found = []
     for queue, progress in sorted(after.queues.items()):
         begin = before.offsets.get(queue, progress.next) if progress.begin is None else progress.begin
@@ -296,7 +296,7 @@ def _ranges(before: Checkpoint, after: Checkpoint) -> list[QueueRange]:
 
 
 def _rows(file: Path) -> dict[MessageQueue, Offsets]:
-    """The offsets in a Parquet file, by queue; read from the disk, and not by Spark, which wrote them."""
+    """Return the offsets in a Parquet file, by queue; read from the disk, not through Spark, which wrote them."""
     import numpy as np
     import pyarrow.parquet as parquet
 
@@ -328,7 +328,7 @@ def check(
 ) -> list[Gap]:
     """Every message of the ranges must have been written exactly once, and no other.
 
-    `lost` tells which of some messages cannot be read: deleted meanwhile, or damaged. Only these may be missing; they are returned.
+    `lost` returns which of some messages cannot be read: deleted meanwhile, or damaged. Only these may be missing; they are returned.
     Raises ArchiveFailed."""
     import numpy as np
 

@@ -5,11 +5,11 @@
     .archive.staging/00000001-5f3a/day=.../topic=.../part-00000-....parquet  a round that is being written
 
 A round is written into the staging folder, beside the archive, where no reader looks. Its manifest is the commit: once that is on disk
-the round counts, and moving its files to their places is repeated until it is finished, by whoever opens the archive next. Without
+the round is valid, and the next process that opens the archive finishes moving its files to their places. Without
 a manifest the staged files are removed. So a process can be killed at any moment, and no reader sees a message twice.
 
-A staging folder that the user names may hold other things, even the rounds of other archives: each archive has a folder of its own in it,
-and nothing is removed there that does not have a round's name.
+A staging folder that the user names may hold other files, even the rounds of other archives: each archive has its own folder in it,
+and only files with a round's name are removed there.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from typing import Any, Final, Self
 from kappamq.errors import StoreError, StoreFormatError, StoreLocked
 
 VERSION: Final = 1
-_PRIVATE: Final = "_kappamq"  # readers of Parquet folders pass over names with an underscore
+_PRIVATE: Final = "_kappamq"  # readers of Parquet folders skip names that begin with an underscore
 _SUFFIX: Final = ".parquet"
 _ROUND: Final = re.compile(r"\d{8}-[0-9a-f]{8}")
-"""The names that `begin` gives, and nobody else."""
+"""The names that only `begin` creates."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueRows:
-    """What a round has of a queue: messages [start, stop), `rows` of them; fewer than that only where some were gone."""
+    """A queue's part of a round: messages [start, stop), `rows` of them; fewer than that only if some were gone."""
 
     topic: str
     broker: str
@@ -89,7 +89,7 @@ class Manifest:
 
 
 class ArchiveFolder:
-    """An archive that this process has opened for writing, and nobody else; a context manager."""
+    """An archive that this process has opened exclusively for writing; a context manager."""
 
     def __init__(self, root: Path, staging: Path | None = None) -> None:
         self.root = root.absolute()
@@ -136,7 +136,7 @@ class ArchiveFolder:
         self._leave()
 
     def _make_staging(self) -> None:
-        """Only under the lock, for whoever has had it before may just have removed the folder."""
+        """Only under the lock, since its previous holder may just have removed the folder."""
         self.staging.mkdir(parents=True, exist_ok=True)
         if self.staging.stat().st_dev != self.root.stat().st_dev:
             raise StoreError(
@@ -150,26 +150,26 @@ class ArchiveFolder:
         os.close(self._lock)
 
     def begin(self) -> Path:
-        """A folder, not there yet, for the files of the next round."""
+        """Return the path of a folder, which does not exist yet, for the files of the next round."""
         return self.staging / f"{self._next:08}-{secrets.token_hex(4)}"
 
     def staged(self, folder: Path) -> list[Path]:
-        """The Parquet files of a round that was written, below its folder."""
+        """Return the Parquet files of a written round, below its folder."""
         return sorted(
             path.relative_to(folder) for path in folder.rglob(f"*{_SUFFIX}") if not path.name.startswith((".", "_"))
         )
 
     def place(self, staged: Path) -> Path:
-        """Where a file of the next round will lie, below the archive."""
+        """Return where a file of the next round will be, below the archive."""
         return staged.with_name(f"{self._next:08}-{staged.name}")
 
     def commit(self, manifest: Manifest) -> None:
-        """Make a round visible, durably. From here on it counts, whatever happens to this process."""
+        """Make a round visible, durably: from then on it is valid, whatever happens to this process."""
         assert manifest.round == self._next
         folder = self.staging / manifest.staged
         for file in folder.rglob(f"*{_SUFFIX}"):
             _sync(file)
-        if folder.exists():  # a round that only tells what was lost has no files
+        if folder.exists():  # a round that only records losses has no files
             for place in (folder, *(place for place in folder.rglob("*") if place.is_dir())):
                 _sync(place)
         _sync(self.staging)
@@ -182,12 +182,12 @@ class ArchiveFolder:
         self._move(manifest)
 
     def manifests(self) -> Iterable[Manifest]:
-        """All rounds, oldest first."""
+        """Return all rounds, oldest first."""
         for path in sorted(self._private.glob("round-*.json")):
             yield Manifest.decode(path.read_bytes(), path)
 
     def last_manifest(self) -> Manifest | None:
-        """Of the newest round on disk; None for a new archive."""
+        """Return the newest round on disk; None for a new archive."""
         paths = sorted(self._private.glob("round-*.json"))
         return Manifest.decode(paths[-1].read_bytes(), paths[-1]) if paths else None
 
@@ -229,7 +229,7 @@ class ArchiveFolder:
 
 
 def _staging(root: Path, given: Path | None) -> Path:
-    """Where rounds of the archive are written: beside it, or in a folder of its own below the one that is given."""
+    """Return where rounds of the archive are written: beside it, or in its own folder below the given one."""
     if given is None:
         return root.with_name(f".{root.name}.staging")
     owner = hashlib.sha256(os.fsencode(root.resolve())).hexdigest()[:16]

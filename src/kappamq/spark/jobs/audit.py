@@ -47,7 +47,7 @@ def audit(
 ) -> Report:
     """Audit the data directory `store` and write the report to the directory `target`, which is replaced as a whole.
 
-    Both must be seen by the driver and all executors. `topics` or `topic_pattern` choose what is looked at; default: all but the broker's
+    Both must be seen by the driver and all executors. `topics` or `topic_pattern` choose the topics; default: all but the broker's
     own. Raises ConfigError (NoSuchTopic), StoreError, SparkFailed."""
     check_installed()
     for name, value in {"late_ms": late_ms, "tolerance_ms": tolerance_ms, "top": top, "examples": examples}.items():
@@ -74,13 +74,13 @@ def check_audit(
     if place == source or source in place.parents:
         raise ConfigError(f"the report cannot be {place}: that is inside the store; choose another directory")
     ReportFolder(place).check()
-    if known := known_topics(source):  # else only the log can say
+    if known := known_topics(source):  # else only the log has them
         refuse_unknown(source, options.topics, known)
     return options
 
 
 def _options(store: str | Path, topics: Sequence[str], topic_pattern: str | None) -> StoreOptions:
-    """As options of the format `kappamq.store`: one place checks them."""
+    """As options of the format `kappamq.store`, which validates them."""
     given = {"path": str(store)}
     if topics:
         given["topic"] = ",".join(topics)

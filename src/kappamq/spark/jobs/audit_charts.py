@@ -1,4 +1,4 @@
-"""Plots as SVG text, for a page that needs nothing else. Every text that is shown is escaped here."""
+"""Plots as SVG text, for a page without other resources. All displayed text is escaped here."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from math import ceil, floor, log10
 from typing import Final
 
 COLOURS: Final = ("#2563eb", "#f59e0b", "#10b981", "#8b5cf6", "#ef4444", "#9ca3af")
-"""Of the series of a plot; the last one is for "all others"."""
+"""The colours of a plot's series; the last one is for "all others"."""
 WIDTH: Final = 960
 _LABEL: Final = 250
 _BAR: Final = 26
@@ -21,7 +21,7 @@ _LABEL_CHARACTERS: Final = 36
 
 
 def short(number: float) -> str:
-    """1,234 / 12.3k / 4.5M: a number that can be read at a glance."""
+    """Format a number for reading at a glance: 1,234 / 12.3k / 4.5M."""
     for limit, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e4, "k")):
         if abs(number) >= limit:
             divided = number / (1e3 if unit == "k" else limit)
@@ -50,7 +50,7 @@ def duration(ms: float | None) -> str:
 
 
 def moment(ms: int | None, form: str = "%Y-%m-%d %H:%M:%S") -> str:
-    """UTC; times that no calendar has are shown as they are."""
+    """Format a time in UTC; times outside of the calendar are shown as numbers."""
     if ms is None:
         return "-"
     try:
@@ -60,7 +60,7 @@ def moment(ms: int | None, form: str = "%Y-%m-%d %H:%M:%S") -> str:
 
 
 def clipped(text: str, characters: int = _LABEL_CHARACTERS) -> str:
-    """Long names lose their middle: they differ at the end as often as at the beginning."""
+    """Shorten a long name in the middle, since names differ at the end as often as at the beginning."""
     if len(text) <= characters:
         return text
     half = (characters - 1) // 2
@@ -68,7 +68,7 @@ def clipped(text: str, characters: int = _LABEL_CHARACTERS) -> str:
 
 
 def bars(title: str, rows: Sequence[tuple[str, float, str]], colour: str = COLOURS[0]) -> str:
-    """Horizontal bars: (label, value, what is written behind it)."""
+    """Draw horizontal bars: (label, value, text after the bar)."""
     most = max((value for _label, value, _text in rows), default=0) or 1
     room = WIDTH - _LABEL - 190
     parts = []
@@ -85,10 +85,10 @@ def bars(title: str, rows: Sequence[tuple[str, float, str]], colour: str = COLOU
 
 
 def columns(title: str, labels: Sequence[str], values: Sequence[float], unit: str, colour: str = COLOURS[0]) -> str:
-    """Vertical bars, as of a histogram; empty ones at both ends are left out."""
+    """Draw vertical bars, as in a histogram; empty ones at both ends are left out."""
     filled = [number for number, value in enumerate(values) if value]
     first, last = (min(filled), max(filled)) if filled else (0, 0)
-    # A few empty ones around them, so that a single bar is seen for what it is.
+    # Keep a few empty ones around them, so that a single bar is recognisable.
     first, last = max(0, min(first, last - 5)), min(len(values) - 1, max(last, first + 5))
     labels, values = labels[first : last + 1], values[first : last + 1]
     axis, top = _axis(max(values, default=0))
@@ -113,7 +113,7 @@ def columns(title: str, labels: Sequence[str], values: Sequence[float], unit: st
 def stacked(
     title: str, times_ms: Sequence[int], series: Sequence[tuple[str, Sequence[float]]], width_ms: int, unit: str
 ) -> str:
-    """Areas on top of each other over time: (name, value at each time). A legend stands below."""
+    """Draw stacked areas over time: (name, value at each time), with a legend below."""
     totals = [sum(values) for values in zip(*(values for _name, values in series), strict=True)]
     axis, top = _axis(max(totals, default=0))
     room = WIDTH - _LEFT - 20
@@ -138,7 +138,7 @@ def stacked(
 
 
 def _point(number: int, step: float, value: float, top: float) -> tuple[str, str]:
-    """Both upper corners of a stretch of time: values are counts of it, not of a moment."""
+    """Return both upper corners of an interval: values are counts over an interval, not at a moment."""
     y = _TOP + _HEIGHT - _HEIGHT * value / top
     x = _LEFT + number * step
     return f"{x:.1f},{y:.1f}", f"{x + step:.1f},{y:.1f}"
@@ -175,12 +175,12 @@ def _colour(number: int, count: int) -> str:
 
 
 def _axis(most: float) -> tuple[list[float], float]:
-    """Round numbers from 0 to a little more than `most`, and the last of them."""
+    """Return round numbers from 0 to a little more than `most`, and the last of them."""
     if most <= 0:
         return [0.0, 1.0], 1.0
     magnitude = 10.0 ** floor(log10(most))
     step = next(magnitude * part for part in (0.2, 0.25, 0.5, 1, 2) if most / (magnitude * part) <= 5)
-    step = max(step, 1.0)  # nothing but counts is shown
+    step = max(step, 1.0)  # only counts are shown
     marks = [step * number for number in range(ceil(most / step) + 1)]
     return marks, marks[-1]
 
@@ -201,5 +201,5 @@ def _svg(title: str, height: int, parts: Sequence[str]) -> str:
 
 
 def shown(text: str) -> str:
-    """Escaped, and without what no XML may hold."""
+    """Escape text, and remove characters that XML does not allow."""
     return escape("".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text))

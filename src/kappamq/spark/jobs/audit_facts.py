@@ -21,9 +21,9 @@ from kappamq.store.log.stretches import Stretches
 from kappamq.store.reader import FOREVER, QueueRange, StoreReader
 
 METADATA_TOPIC: Final = f"{KAPPAMQ_TOPIC_PREFIX}metadata"
-"""Where our brokers write down commits, about once a second; the files in config/ follow."""
+"""Where our brokers record commits, about once a second; the files in config/ follow."""
 OffsetTable = dict[tuple[str, str, int], int]
-"""(group, topic, queue) -> the offset of the first message that the group has not dealt with."""
+"""(group, topic, queue) -> the offset of the first message that the group has not processed."""
 
 
 @dataclass(slots=True)
@@ -32,11 +32,11 @@ class Facts:
     log_end: int
     queues: list[QueueRange]
     offsets: OffsetTable = field(default_factory=dict)
-    topics: frozenset[str] | None = None  # that exist; None: nobody says
+    topics: frozenset[str] | None = None  # that exist; None: unknown
     delays_ms: dict[int, int] = field(default_factory=dict)  # delay level -> how long its messages wait
     # delay level -> its first message that was not delivered yet
     delivered: dict[int, int] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)  # what could not be found out
+    notes: list[str] = field(default_factory=list)  # facts that could not be determined
 
 
 def gather(root: Path) -> Facts:
@@ -61,7 +61,7 @@ def gather(root: Path) -> Facts:
 
 
 def known_topics(root: Path) -> frozenset[str]:
-    """The topics that queues or `topics.json` name, without a look at the log; none where there is only a log. Raises StoreError."""
+    """Return the topics that queues or `topics.json` name, without reading the log; none if there is only a log. Raises StoreError."""
     with StoreReader(root) as store:
         return frozenset(store.topics()) | (_Config(root / "config", []).topics() or frozenset())
 
@@ -75,13 +75,13 @@ def refuse_unknown(root: Path, topics: Collection[str], known: Collection[str]) 
 
 
 def begins_now(root: Path) -> tuple[int, dict[tuple[str, int], int]]:
-    """Where the log and each queue begin, after retention may have moved them."""
+    """Return where the log and each queue begin, after retention may have moved them."""
     with StoreReader(root) as store:
         return store.log.min, {(queue.topic, queue.queue_id): queue.min for queue in _queues(store, FOREVER)}
 
 
 def _queues(store: StoreReader, end: int) -> Iterator[QueueRange]:
-    """What the queues promise of the log below `end`."""
+    """Return the messages of the log below `end` that the queues' entries promise."""
     store.log.refresh()
     for topic, queue_id in sorted(store.queue_files.queues()):
         if not topic.startswith(LMQ_PREFIX):  # those list messages of other topics
@@ -89,7 +89,8 @@ def _queues(store: StoreReader, end: int) -> Iterator[QueueRange]:
 
 
 def _delays(store: StoreReader, queues: list[QueueRange]) -> dict[int, int]:
-    """How long each delay level waits: a setting of the broker. The newest message of each says it, for its entry names its time."""
+    """Return how long each delay level waits, a setting of the broker: the entry of its newest message shows it, since it names the due
+    time."""
     found = {}
     for queue in queues:
         if queue.topic == SCHEDULE_TOPIC and queue.min < queue.max:
@@ -113,14 +114,14 @@ def _offsets(config: _Config, store: StoreReader) -> OffsetTable:
             topic, _, group = name.partition("@")
             found |= {(group, topic, queue): offset for queue, offset in queues.items()}
         if snapshot.log_offset is None:
-            return found  # a Java broker's file is all there is
+            return found  # a Java broker has only this file
     for record in _behind(store, 0 if snapshot is None or snapshot.log_offset is None else snapshot.log_offset):
         apply_change(found, record.body)
     return found
 
 
 def _behind(store: StoreReader, log_offset: int) -> Iterator[Record]:
-    """The metadata records from `log_offset` on."""
+    """Yield the metadata records from `log_offset` on."""
     queue = store.queue(METADATA_TOPIC, 0)
     low, high = queue.min, queue.max
     while low < high:
@@ -134,7 +135,7 @@ def _behind(store: StoreReader, log_offset: int) -> Iterator[Record]:
 
 
 def apply_change(offsets: OffsetTable, body: bytes) -> None:
-    """Repeat a change that a broker wrote down; those of other things, and nonsense, change nothing."""
+    """Repeat a change that a broker recorded; other kinds, and invalid ones, are ignored."""
     try:
         told = json.loads(body)
         kind, change = told["kind"], told["change"]
@@ -156,7 +157,7 @@ def apply_change(offsets: OffsetTable, body: bytes) -> None:
 
 
 class _Config:
-    """Reads snapshots as they are. A broker would put damaged ones aside; here nothing is written."""
+    """Reads snapshots as they are. A broker would move damaged ones aside; here nothing is written."""
 
     def __init__(self, folder: Path, notes: list[str]) -> None:
         self._folder = folder
@@ -177,7 +178,7 @@ class _Config:
         return None
 
     def topics(self) -> frozenset[str] | None:
-        """The topics that exist; None where no file says so."""
+        """Return the topics that exist; None if no file lists them."""
         found = self.load("topics.json")
         table = None if found is None else found.table.get("topicConfigTable")
         return frozenset(table) if isinstance(table, dict) else None

@@ -22,7 +22,7 @@ MARK: Final = "kappamq audit"
 
 
 class ReportFolder:
-    """A report that this process is about to make, and nobody else; a context manager."""
+    """A report that this process makes exclusively; a context manager."""
 
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()
@@ -57,7 +57,7 @@ class ReportFolder:
         os.close(self._lock)
 
     def publish(self) -> None:
-        """The new report takes the place of the one before."""
+        """Replace the previous report with the new one."""
         if self.root.exists():
             self.root.rename(self._old)
         self.new.rename(self.root)
@@ -67,7 +67,7 @@ class ReportFolder:
         shutil.rmtree(self._old, ignore_errors=True)
 
     def check(self) -> None:
-        """Raises ConfigError if the place is taken by something else. Changes nothing."""
+        """Raise ConfigError if the folder holds something else. Changes nothing."""
         for place in (self.root, *self.root.parents):
             if place.exists() and not place.is_dir():
                 raise ConfigError(f"the report cannot be {self.root}: {place} is a file")

@@ -1,4 +1,4 @@
-"""The page of an audit: one HTML file with its plots in it, which loads nothing and runs nothing."""
+"""The page of an audit: one HTML file including its plots, without external resources or scripts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kappamq.spark.jobs.audit_report import Report
 from kappamq.spark.jobs.audit_rules import RULES, Kind, Rule
 
 SERIES: Final = len(COLOURS) - 1
-"""Topics that have an area of their own in the plot of rates; the others share one."""
+"""The number of topics with their own area in the plot of rates; the others share one."""
 ROWS: Final = 20
 _EXAMPLES: Final = 10
 _TITLES: Final = {
@@ -98,7 +98,7 @@ def _cards(report: Report) -> str:
     said = []
     for kind in Kind:
         faults, everything = report.found.count(kind, faults_only=True), report.found.count(kind)
-        # What is late is never a fault: it is what the card is about all the same.
+        # Lateness is never a fault, but this card shows it all the same.
         number = everything if kind is Kind.LATE else faults
         told = [rule for rule in RULES.values() if rule.kind is kind and report.found.tallies[rule.name].findings]
         state = "fault" if any(rule.fault for rule in told) else "note" if told else ""
@@ -261,5 +261,5 @@ def _table(columns: Columns, rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _side(cell: Cell | None) -> str:
-    """Numbers stand on the right."""
+    """Numbers are right-aligned."""
     return ' class="n"' if cell else ""

@@ -1,7 +1,7 @@
-"""The rules of an audit as queries: tables of messages and trace events in, findings out. Nothing here runs in Python on executors
-but the reading of trace messages.
+"""The rules of an audit as queries: tables of messages and trace events in, findings out. Only the parsing of trace messages
+runs in Python on executors.
 
-Numbers of a record are whatever somebody wrote there: sums that could overflow are bounded, texts that should be numbers may be none.
+Numbers in a record may be arbitrary: sums that could overflow are bounded, and strings that should be numbers may not be.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SYSTEM: Final = "system"
 _RESENT_FROM: Final = "RESENT_FROM"
 _NUMBER_MAX: Final = 10**15
 _ID_TAIL: Final = 12
-"""The last digits of a producer's id are time and counter; what is before them names the process."""
+"""The last digits of a producer's id are time and counter; the part before them identifies the process."""
 _COLUMNS: Final = (
     "topic", "queueId", "queueOffset", "logOffset", "size", "msgId", "keys", "tags", "bornTimestamp", "storeTimestamp",
     "bornHost", "storeHost", "properties", "damage",
@@ -40,7 +40,7 @@ Stretches = Sequence[tuple[int, int]]
 
 
 def messages(spark: SparkSession, store: str, trace_topic: str) -> DataFrame:
-    """Every record of the log, and every damaged stretch, in the columns that the rules need."""
+    """Return every record of the log, and every damaged stretch, in the columns that the rules need."""
     options = {"columns": ",".join(_COLUMNS), "system": "true", "onDamage": "rows"}
     log = spark.read.format("kappamq.store").options(**options).load(store)
     pairs = sql.col("properties")
@@ -72,14 +72,14 @@ def messages(spark: SparkSession, store: str, trace_topic: str) -> DataFrame:
         _number(pairs[properties.TIMER_DELIVER_MS]).alias("deliver_ms"),
         sql.greatest(sql.lit(1), sql.coalesce(_number(pairs[properties.INNER_COUNT]), sql.lit(1))).alias("numbers"),
         pairs[_RESENT_FROM].isNotNull().alias("resent"),
-        # A copy keeps the time at which the first one was born, so it says nothing about order or delay.
+        # A copy keeps the born time of the original, so it is no evidence of order or delay.
         reduce(or_, (pairs[name].isNotNull() for name in copied)).alias("copied"),
         sql.when(sql.col("damage").isNull(), kind).alias("kind"),
     )  # fmt: skip
 
 
 def traces(spark: SparkSession, store: str, topic: str) -> DataFrame:
-    """Events that clients wrote down about messages."""
+    """Return the events that clients traced."""
     options = {"columns": "body", "system": "true", "onDamage": "rows", "topic": topic}
     log = spark.read.format("kappamq.store").options(**options).load(store)
     schema = ", ".join(f"{name} {kind}" for name, kind in TRACE_TYPES.items())
@@ -87,7 +87,7 @@ def traces(spark: SparkSession, store: str, topic: str) -> DataFrame:
 
 
 def deleted_meanwhile(table: DataFrame) -> list[tuple[int, int]]:
-    """Stretches that retention took while the log was read: what lay there is not lost."""
+    """Return the stretches that retention deleted while the log was read: messages there are not lost."""
     rows = table.where(sql.col("damage") == DELETED_MEANWHILE).select("log_offset", "size").collect()
     return [(row[0], row[0] + row[1]) for row in rows]
 
@@ -115,14 +115,14 @@ def missing(queued: DataFrame, deleted: Stretches) -> DataFrame:
 def damaged(table: DataFrame) -> DataFrame:
     stretches = table.where(sql.col("damage").isNotNull() & (sql.col("damage") != DELETED_MEANWHILE))
     text = sql.concat(sql.col("size"), sql.lit(" bytes: "), sql.col("damage"))
-    # Which messages lay there shows as offsets that are missing: they are counted once.
+    # The messages that lay there also appear as missing offsets: they are counted once.
     return finding(stretches, "damaged", log_offset="log_offset", messages=sql.lit(0), text=text)
 
 
 def sent(
     table: DataFrame, trace: DataFrame, log_min: int, deleted: Stretches, topics: Sequence[str] | None
 ) -> DataFrame:
-    """What traces say was stored by this broker, and is not there."""
+    """Return messages that this broker stored according to traces, but that are not there."""
     brokers = table.where(sql.col("broker").isNotNull()).select(sql.col("broker").alias("host")).distinct()
     told = trace.where((sql.col("event") == SENT) & sql.col("success") & (sql.col("log_offset") >= log_min))
     if topics is not None:
@@ -149,7 +149,7 @@ def sent(
 
 
 def undelivered(table: DataFrame, copies: DataFrame, delivered: Mapping[int, int], existing: DataFrame) -> DataFrame:
-    """Delayed messages that their level has passed, without a copy where they belong, in a topic that exists (`real_topic`)."""
+    """Return delayed messages that their level has moved past, without a copy in their destination, a topic that exists (`real_topic`)."""
     passed = ((sql.col("queue") == level - 1) & (sql.col("offset") < position) for level, position in delivered.items())
     parked = table.where(
         (sql.col("topic") == names.SCHEDULE_TOPIC) & sql.col("id").isNotNull() & reduce(or_, passed, sql.lit(False))
@@ -172,7 +172,7 @@ def undelivered(table: DataFrame, copies: DataFrame, delivered: Mapping[int, int
 
 
 def unseen(users: DataFrame, trace: DataFrame, offsets: DataFrame) -> DataFrame:
-    """Messages below a group's offset that no trace of the group speaks of, among such as it does trace: stored between two messages with
+    """Return messages below a group's offset without a trace of the group, where it does trace: stored between two messages with
     the same tag that it got."""
     got = trace.where(sql.col("event") == BEGUN).select(sql.col("trace_group").alias("group"), "message_id").distinct()
     known = users.where(sql.col("id").isNotNull() & (sql.coalesce(sql.col("trace_on"), sql.lit("true")) != "false"))
@@ -203,7 +203,7 @@ def unseen(users: DataFrame, trace: DataFrame, offsets: DataFrame) -> DataFrame:
 
 
 def same_offset(queued: DataFrame) -> DataFrame:
-    """Numbers that are given twice. A queue that begins with 0 again was deleted, and made anew by a Java broker."""
+    """Return offsets that were assigned twice. A queue that begins with 0 again was deleted, and created again by a Java broker."""
     again = _steps(queued).where((sql.col("offset") < sql.col("expected")) & (sql.col("offset") != 0))
     return finding(
         again, "offset", topic="topic", queue="queue", offset="offset", last_offset=sql.col("expected") - 1,
@@ -232,7 +232,7 @@ def same_id(users: DataFrame) -> DataFrame:
 
 
 def consumed_again(users: DataFrame, trace: DataFrame, groups: Sequence[str]) -> DataFrame:
-    """Only of groups that commit offsets: where all members get everything, each has its own success."""
+    """Only for groups that commit offsets: in broadcasting all members consume every message successfully."""
     begun = trace.where(sql.col("event") == BEGUN).select(
         "request_id", "message_id", sql.col("trace_group").alias("begun_group")
     )
@@ -261,7 +261,7 @@ def consumed_again(users: DataFrame, trace: DataFrame, groups: Sequence[str]) ->
 
 
 def born(users: DataFrame, tolerance_ms: int) -> DataFrame:
-    """Places where the born time goes back, among messages of one producer in one queue."""
+    """Return places where the born time goes back, among messages of one producer in one queue."""
     known = sql.length("id").isin(32, 56)
     producer = sql.when(known, sql.substring("id", sql.lit(1), sql.length("id") - _ID_TAIL)).otherwise(
         sql.col("client")
@@ -305,12 +305,12 @@ def split_keys(users: DataFrame) -> DataFrame:
 
 
 def store_times(users: DataFrame) -> DataFrame:
-    """How long each message took from its birth to the log (`ms`)."""
+    """Return how long each message took from its born time to the log (`ms`)."""
     return users.where(~sql.col("copied")).withColumn("ms", sql.col("stored_ms") - sql.col("born_ms"))
 
 
 def delivery_times(table: DataFrame, users: DataFrame, delays_ms: Mapping[int, int]) -> DataFrame:
-    """How long after its time each delayed or timed message came (`ms`)."""
+    """Return how long after its due time each delayed or timed message came (`ms`)."""
     exact = (sql.col("out_ms") < sql.col("deliver_ms")) & (sql.col("deliver_ms") <= sql.col("out_ms") + PRECISION_MS)
     due = sql.when(exact, sql.col("deliver_ms")).otherwise(sql.col("out_ms") + PRECISION_MS)
     timed = users.where(sql.col("out_ms").isNotNull()).withColumn("ms", sql.col("stored_ms") - due)
@@ -334,7 +334,7 @@ def delivery_times(table: DataFrame, users: DataFrame, delays_ms: Mapping[int, i
 
 
 def read_times(users: DataFrame, trace: DataFrame) -> DataFrame:
-    """How long after it was stored each group got each message (`ms`), by the first trace of it."""
+    """Return how long after it was stored each group got each message (`ms`), by its first trace."""
     first = (
         trace.where((sql.col("event") == BEGUN) & (sql.col("retry_times") == 0))
         .groupBy(sql.col("trace_group").alias("group"), sql.col("message_id").alias("id"))
@@ -345,7 +345,7 @@ def read_times(users: DataFrame, trace: DataFrame) -> DataFrame:
 
 
 def all_times(stored: DataFrame, delivered: DataFrame, read: DataFrame | None) -> DataFrame:
-    """The three tables as one: `what` took how long, and whose (`by`, `name`) it is."""
+    """Return the three tables as one: how long `what` took, and for whom (`by`, `name`)."""
     parts = [_of(stored, "stored", "topic"), _of(delivered, "delivered", "topic")]
     if read is not None:
         parts.append(_of(read, "read", "group"))
@@ -361,7 +361,7 @@ def _of(times: DataFrame, what: str, by: str) -> DataFrame:
 
 
 def late(times: DataFrame, limit_ms: int, tolerance_ms: int) -> DataFrame:
-    """What took longer than the limit, and what was stored before it was born, by more than the tolerance."""
+    """Return messages that took longer than the limit, and those stored before their born time, by more than the tolerance."""
     is_early = (sql.col("what") == "stored") & (sql.col("ms") < -tolerance_ms)
     rule = sql.when(is_early, sql.lit("clock")).otherwise(sql.col("what"))
     return finding(
@@ -374,7 +374,7 @@ def late(times: DataFrame, limit_ms: int, tolerance_ms: int) -> DataFrame:
 
 
 def finding(frame: DataFrame, rule: str | Column, **columns: str | Column) -> DataFrame:
-    """Rows in the shape of a finding; columns that are not given are null."""
+    """Return rows in the shape of a finding; columns that are not given are null."""
     given: dict[str, str | Column] = {
         "rule": sql.lit(rule) if isinstance(rule, str) else rule,
         "messages": sql.lit(1),
@@ -389,7 +389,7 @@ def finding(frame: DataFrame, rule: str | Column, **columns: str | Column) -> Da
 
 
 def examples(findings: Sequence[DataFrame], examples_max: int) -> list[tuple[Finding, int, int]]:
-    """The worst ones of each rule and topic, each with how many there are, and about how many messages."""
+    """Return the worst findings of each rule and topic, each with the number of findings, and of messages affected."""
     topic = Window.partitionBy("rule", "topic")
     rows = (
         reduce(DataFrame.unionByName, findings)
@@ -417,7 +417,7 @@ def offset_rows(spark: SparkSession, offsets: OffsetTable) -> DataFrame:
 
 
 def _steps(queued: DataFrame) -> DataFrame:
-    """Each message of a queue with the number that was to come (`expected`) after the one before it (at `before_log`)."""
+    """Return each message of a queue with the offset expected (`expected`) after the previous one (at `before_log`)."""
     row = Window.partitionBy("topic", "queue").orderBy("log_offset")
     return queued.withColumn(
         "expected", sql.lag(sql.try_add(sql.col("offset"), sql.col("numbers"))).over(row)
@@ -425,6 +425,6 @@ def _steps(queued: DataFrame) -> DataFrame:
 
 
 def _number(text: Column) -> Column:
-    """A property as a number; null if it is none, or one that makes no sense."""
+    """Return a property as a number; null if it is not a plausible number."""
     number = text.try_cast("bigint")
     return sql.when(number.between(-_NUMBER_MAX, _NUMBER_MAX), number)

@@ -1,4 +1,4 @@
-"""What an audit has found out, as plain values: written as tables and a summary here, as a page by `audit_page`. Knows no Spark."""
+"""The results of an audit as plain values: written as tables and a summary here, as a page by `audit_page`. Does not use Spark."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ class Report:
     late_ms: int
     tolerance_ms: int
     trace_topic: str
-    only_topics: tuple[str, ...] = ()  # that were looked at; none, and no pattern: all
+    only_topics: tuple[str, ...] = ()  # that were audited; none, and no pattern: all
     only_pattern: str | None = None
     records: int = 0  # in the whole log
     record_bytes: int = 0
-    messages: int = 0  # of the topics that were looked at
+    messages: int = 0  # of the audited topics
     message_bytes: int = 0
     first_ms: int | None = None
     last_ms: int | None = None
@@ -58,16 +58,16 @@ class Report:
     width_ms: int = 1000  # of a row of the table of rates
     found: Found = field(default_factory=Found)
     tables: dict[str, Rows] = field(default_factory=lambda: {name: [] for name in TABLES})
-    remarks: list[str] = field(default_factory=list)  # what could not be looked at, and why
+    remarks: list[str] = field(default_factory=list)  # what could not be audited, and why
 
     @property
     def ok(self) -> bool:
-        """Nothing lost, duplicated or reordered."""
+        """Whether nothing was lost, duplicated or reordered."""
         return not self.found.faults
 
     @property
     def limit(self) -> str:
-        """Which topics it was limited to, in words; nothing if it was not."""
+        """The topics it was limited to, in words; empty if it was not."""
         if self.only_topics:
             return f"only topics: {', '.join(self.only_topics)}"
         return "" if self.only_pattern is None else f"only topics that match {self.only_pattern}"
@@ -92,7 +92,7 @@ class Report:
         }  # fmt: skip
 
     def write(self, folder: Path) -> None:
-        """Tables as Parquet, and the summary."""
+        """Write the tables as Parquet, and the summary."""
         import pyarrow as pa
         import pyarrow.parquet as parquet
 

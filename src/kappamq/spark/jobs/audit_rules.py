@@ -1,7 +1,7 @@
-"""What an audit looks for: each rule with its meaning, and the shape of what it finds. docs/PIPELINE.md says the same in a table.
+"""The rules of an audit: each with its meaning, and the shape of its findings. docs/PIPELINE.md has the same in a table.
 
-A *fault* is something that should not be: it decides the verdict. A *note* is worth a look, but may be as somebody wants it, or may rest on
-evidence that proves nothing (traces may be dropped, clocks differ).
+A *fault* should not exist: it decides the verdict. A *note* is worth a look, but may be intended, or may rest on
+weak evidence (traces may be dropped, clocks differ).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ RULES: Final[Mapping[str, Rule]] = {rule.name: rule for rule in _RULES}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that was found, and where it lies, so that a person can look (`kappamq store inspect --log 1 --at LOG_OFFSET`)."""
+    """One finding, and its place, so that a person can look (`kappamq store inspect --log 1 --at LOG_OFFSET`)."""
 
     rule: str
     topic: str | None = None
@@ -62,7 +62,7 @@ class Finding:
     log_offset: int | None = None
     message_id: str | None = None
     group: str | None = None
-    messages: int = 1  # that it is about; 0: other findings count them
+    messages: int = 1  # affected by it; 0: other findings count them
     ms: int | None = None  # how late, or how far back in time
     text: str = ""
 
@@ -71,12 +71,12 @@ FINDING_TYPES: Final = {
     "rule": "string", "topic": "string", "queue": "int", "offset": "bigint", "last_offset": "bigint", "log_offset": "bigint",
     "message_id": "string", "group": "string", "messages": "bigint", "ms": "bigint", "text": "string",
 }  # fmt: skip
-"""The fields of a finding, as Spark has them."""
+"""The fields of a finding as a Spark schema."""
 
 
 @dataclass(slots=True)
 class Tally:
-    """What a rule found, in all and by topic."""
+    """The findings of a rule, in total and by topic."""
 
     rule: str
     findings: int = 0
@@ -98,7 +98,7 @@ class Found:
     examples: list[Finding] = field(default_factory=list)
 
     def add(self, findings: Iterable[Finding], examples_max: int) -> None:
-        """Findings made by plain code, all of them."""
+        """Add findings made by plain code: all of them."""
         kept: dict[tuple[str, str | None], int] = {}
         for finding in findings:
             self.tallies[finding.rule].add(finding.topic, 1, finding.messages)
@@ -108,7 +108,7 @@ class Found:
                 self.examples.append(finding)
 
     def add_counted(self, rows: Iterable[tuple[Finding, int, int]]) -> None:
-        """Examples made by Spark, each with how many findings, about how many messages, its rule has in its topic."""
+        """Add examples made by Spark, each with the number of findings, and of messages affected, of its rule in its topic."""
         seen: set[tuple[str, str | None]] = set()
         for finding, findings, messages in rows:
             key = finding.rule, finding.topic
@@ -118,7 +118,7 @@ class Found:
             self.examples.append(finding)
 
     def count(self, kind: Kind, *, faults_only: bool = False) -> int:
-        """Messages that findings of this kind are about."""
+        """Return the number of messages that findings of this kind affect."""
         return sum(
             tally.messages
             for tally in self.tallies.values()
@@ -139,7 +139,7 @@ class Found:
         return sum(tally.findings for tally in self.tallies.values() if not RULES[tally.rule].fault)
 
     def rows(self) -> list[dict[str, Any]]:
-        """The examples as rows of a table: faults before notes, rule by rule, in the order of the log."""
+        """Return the examples as rows of a table: faults before notes, rule by rule, in the order of the log."""
         order = {name: number for number, name in enumerate(RULES)}
         ranked = sorted(
             self.examples,
@@ -152,9 +152,9 @@ class Found:
 
 
 def missing_ends(expected: Iterable[QueueRange], seen: Mapping[tuple[str, int], tuple[int, int]]) -> list[Finding]:
-    """Messages that queue entries promise before the first or behind the last one that the log has.
+    """Return messages that queue entries promise before the first or after the last one in the log.
 
-    `seen`: (topic, queue) -> first offset, and the one behind the last. What lies between these is for the caller to look at."""
+    `seen`: (topic, queue) -> first offset, and the one after the last. The caller checks the offsets between these."""
     found = []
     for queue in expected:
         first, end = seen.get((queue.topic, queue.queue_id), (queue.max, queue.max))
@@ -173,7 +173,7 @@ def missing_ends(expected: Iterable[QueueRange], seen: Mapping[tuple[str, int], 
 def offset_findings(
     offsets: Mapping[tuple[str, str, int], int], ranges: Mapping[tuple[str, int], tuple[int, int]]
 ) -> list[Finding]:
-    """What groups have lost to retention, or will pass over. `ranges`: (topic, queue) -> [min, end) that can be read."""
+    """Return what groups have lost to retention, or will skip. `ranges`: (topic, queue) -> [min, end) that can be read."""
     found = []
     for (group, topic, queue), at in sorted(offsets.items()):
         if (topic, queue) not in ranges or at < 0:

@@ -1,4 +1,4 @@
-"""One audit: the log as a table on disk, the rules one after the other, what they found as a report."""
+"""One audit: the log as a table on disk, the rules one after the other, their findings as a report."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _STEPS: Final = (
 )  # fmt: skip
 
 Progress = Callable[[str, int, int], None]
-"""Told what is being done, and how many steps of how many are behind it."""
+"""Called with the present step, the number of steps done, and the total."""
 
 
 class Run:
@@ -95,7 +95,7 @@ class Run:
             )
 
     def _kept(self, frame: DataFrame, name: str) -> DataFrame:
-        """Written to disk, for it is used many times, and may be larger than the memory."""
+        """Write it to disk, since it is used many times, and may be larger than the memory."""
         path = (self._work / name).as_uri()
         frame.write.option("compression", "lz4").parquet(path)
         return self._spark.read.schema(frame.schema).parquet(path)
@@ -136,7 +136,7 @@ class Run:
         report.tables["groups"] = tables.groups(self._offsets, unread, every, report.last_ms or 0)
 
     def _choose(self, every: tables.Rows, chosen: tables.Rows, facts: Facts) -> None:
-        """Which messages the rules look at: those of users, those that consumers read, and those that lie in queues on the way there."""
+        """Return the messages that the rules check: those of users, those that consumers read, and those in queues on the way there."""
         self._queue_topics = [row["topic"] for row in chosen if row["kind"] != queries.SYSTEM]
         self._all_topics = {*self._queue_topics, *(queue.topic for queue in facts.queues if self._is_read(queue.topic))}
         topic, kind = sql.col("topic"), sql.col("kind")
@@ -152,11 +152,11 @@ class Run:
 
     @property
     def _is_whole(self) -> bool:
-        """Whether everything is looked at, and not certain topics."""
+        """Whether everything is audited, not only certain topics."""
         return not self._options.topics and self._options.topic_pattern is None
 
     def _is_read(self, topic: str) -> bool:
-        """Whether a queue's topic is among those that are looked at: also one of which the log has nothing."""
+        """Return whether a queue's topic is audited: also one without messages in the log."""
         return self._options.wants(topic) and not is_system_topic(topic, {self._trace_topic})
 
     # -- what is wrong ---------------------------------------------------------------------------------------------------
@@ -179,7 +179,7 @@ class Run:
         self._add(report, rules)
 
     def _expected(self, facts: Facts) -> list[QueueRange]:
-        """What queues promised before the log was read, without what retention has taken since."""
+        """Return what queues promised before the log was read, without what retention has deleted since."""
         found = []
         for queue in facts.queues:
             if queue.topic in self._all_topics:

@@ -1,4 +1,4 @@
-"""What an audit counts, whether or not anything is wrong: heavy topics, keys and groups, rates, how long things took."""
+"""The statistics of an audit, whether or not anything is wrong: heavy topics, keys and groups, rates, latencies."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pyspark.sql import functions as sql
 from kappamq.protocol import names
 
 LIMITS_MS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 30_000, 60_000, 600_000, 3_600_000)
-"""The upper limits of the bars of a histogram; one more bar holds what took longer."""
+"""The upper limits of the bars of a histogram; one more bar holds anything that took longer."""
 BUCKETS: Final = 120
 _WIDTHS_MS: Final = (
     1000, 2000, 5000, 10_000, 15_000, 30_000, 60_000, 120_000, 300_000, 600_000, 900_000, 1_800_000, 3_600_000, 7_200_000,
@@ -24,7 +24,7 @@ Rows = list[dict[str, Any]]
 
 
 def queues(table: DataFrame) -> Rows:
-    """Every queue that the log has messages of; `end`: the offset behind its last one."""
+    """Return every queue with messages in the log; `end`: the offset after its last one."""
     end = sql.try_add(sql.col("offset"), sql.col("numbers"))
     return _rows(
         table.where(sql.col("damage").isNull())
@@ -41,7 +41,7 @@ def queues(table: DataFrame) -> Rows:
 
 
 def topics(by_queue: Sequence[Mapping[str, Any]]) -> Rows:
-    """Every topic, the heaviest first."""
+    """Return every topic, the heaviest first."""
     found: dict[str, dict[str, Any]] = {}
     for row in by_queue:
         known = found.setdefault(
@@ -60,7 +60,7 @@ def topics(by_queue: Sequence[Mapping[str, Any]]) -> Rows:
 
 
 def heavy(users: DataFrame, most: int) -> dict[str, Rows]:
-    """The keys, tags and producers with most messages in a topic. Producers by address, without the port of the connection."""
+    """Return the keys, tags and producers with most messages in a topic; producers by address, without the port."""
     host = sql.regexp_replace("client", r":[0-9]+$", "")
     keys = sql.coalesce(sql.split("keys", " "), sql.array().cast("array<string>"))
     named = sql.concat(
@@ -89,7 +89,7 @@ def _named(what: str, name: Column) -> Column:
 
 
 def behind(table: DataFrame, offsets: DataFrame) -> dict[tuple[str, str], tuple[int, int, int]]:
-    """(group, topic) -> messages that the group has not read, their bytes, and when the oldest was stored."""
+    """Return (group, topic) -> messages that the group has not read, their bytes, and when the oldest was stored."""
     unread = table.join(sql.broadcast(offsets), ["topic", "queue"]).where(sql.col("offset") >= sql.col("committed"))
     rows = unread.groupBy("group", "topic").agg(sql.count("*"), sql.sum("size"), sql.min("stored_ms"))
     return {(row[0], row[1]): (row[2], row[3], row[4]) for row in rows.collect()}
@@ -101,7 +101,7 @@ def groups(
     seen: Sequence[Mapping[str, Any]],
     newest_ms: int,
 ) -> Rows:
-    """Each group and topic that it reads, the one furthest behind first. `seen`: the topics of the log, with their messages."""
+    """Return each group and topic that it reads, the one furthest behind first. `seen`: the topics of the log, with their messages."""
     counts = {row["topic"]: row["messages"] for row in seen}
     rows = []
     for group, topic in sorted({(group, topic) for group, topic, _queue in offsets}):
@@ -118,20 +118,20 @@ def groups(
 
 
 def bucket_ms(first_ms: int, last_ms: int) -> int:
-    """How long a time each point of a plot stands for."""
+    """Return the length of the interval that each point of a plot covers."""
     span = max(0, last_ms - first_ms)
     return next((width for width in _WIDTHS_MS if span / width <= BUCKETS), max(_WIDTHS_MS[-1], -(-span // BUCKETS)))
 
 
 def rates(users: DataFrame, width_ms: int) -> Rows:
-    """Messages by topic and time of storing (`at_ms`: when the stretch of `width_ms` begins)."""
+    """Return messages by topic and store time (`at_ms`: the beginning of the interval of `width_ms`)."""
     at = (sql.floor(sql.col("stored_ms") / width_ms) * width_ms).alias("at_ms")
     rows = users.groupBy("topic", at).agg(sql.count("*").alias("messages"), sql.sum("size").alias("bytes"))
     return sorted(_rows(rows), key=lambda row: (row["at_ms"], row["topic"]))
 
 
 def spread(times: DataFrame) -> Rows:
-    """Percentiles of the column `ms`, for each `what` and `name`."""
+    """Return percentiles of the column `ms`, for each `what` and `name`."""
     rows = times.groupBy("what", "by", "name").agg(
         sql.count("*").alias("messages"),
         sql.percentile_approx("ms", [0.5, 0.95, 0.99], 1000).alias("points"),
@@ -145,7 +145,7 @@ def spread(times: DataFrame) -> Rows:
 
 
 def histograms(times: DataFrame) -> Rows:
-    """How many of the column `ms` fall below each of LIMITS_MS and not below the one before, and how many below none, for each `what`."""
+    """Return a histogram of the column `ms` with the limits LIMITS_MS, and a bar for values above the last one, for each `what`."""
     place = sum((sql.when(sql.col("ms") >= limit, 1).otherwise(0) for limit in LIMITS_MS), sql.lit(0))
     rows = times.groupBy("what", place.alias("place")).count().collect()
     counts = {(row[0], row[1]): row[2] for row in rows}

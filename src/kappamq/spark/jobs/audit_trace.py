@@ -1,4 +1,4 @@
-"""Trace messages as rows: what producers and consumers wrote about messages, one row for each message and event. Knows no Spark."""
+"""Trace messages as rows: one row for each message and event that producers and consumers traced. Does not use Spark."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TRACE_TYPES: Final = {
     "host": "string",
     "log_offset": "bigint",
 }
-"""The columns, as Spark has them. `host` and `log_offset`: which broker says that it stored the message, and where."""
+"""The columns as a Spark schema. `host` and `log_offset`: the broker that reported the message as stored, and the place."""
 _INT_MAX: Final = (1 << 31) - 1
 _LONG_MAX: Final = (1 << 63) - 1
 _SCHEMA: Final = pa.schema(
@@ -47,7 +47,7 @@ def batches(given: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def rows_of(body: bytes) -> list[dict[str, Any]]:
-    """The events that one trace message tells of; those that an audit has no use for are left out."""
+    """Return the events in one trace message; those that an audit does not need are left out."""
     return [row for entry in trace.decode(body) for row in _rows(entry)]
 
 
@@ -78,10 +78,10 @@ def _place(offset_id: str) -> tuple[str | None, int | None]:
     try:
         found = ids.parse_offset_id(offset_id)
     except ProtocolError:
-        return None, None  # older clients do not tell
+        return None, None  # older clients do not report it
     return address.join(address.unpack_ip(found.host), found.port), found.log_offset
 
 
 def _bounded(number: int, most: int = _LONG_MAX) -> int:
-    """Anybody may write to the trace topic, and any number."""
+    """Bound a number: anybody may write anything to the trace topic."""
     return max(-most, min(number, most))

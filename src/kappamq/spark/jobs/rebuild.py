@@ -41,14 +41,14 @@ _TASKS_PER_CORE: Final = 2
 _ALONE: Final = "Its queues can only be rebuilt while no broker runs"
 
 Progress = Callable[[int, int], None]
-"""Called with how many bytes of the log are done, of how many."""
+"""Called with the bytes of the log that are done, and the total."""
 Run = Callable[["Work", Sequence["Task"]], list[float]]
 """Runs the tasks; returns the CPU time of each in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A range of the log, and the file for what it gives."""
+    """A range of the log, and the file for its result."""
 
     stretch: Stretch
     path: str
@@ -67,7 +67,7 @@ class Work:
     kernel: str
 
     def do(self, task: Task) -> float:
-        """Read one range and save what it gives: processor time in seconds. Doing it twice, even at once, does no harm."""
+        """Read one range and save its result; returns the processor time in seconds. Running it twice, even at once, is harmless."""
         began = time.process_time()
         files = Files()
         log = LogReader(Path(self.root) / "commitlog", files, self.segment_bytes)
@@ -98,9 +98,9 @@ class Rebuilt:
     queue_entries: int = 0
     index_files: int = 0
     index_entries: int = 0
-    damage: list[tuple[int, int]] = field(default_factory=list)  # bytes [from, to) of the log that were passed over
+    damage: list[tuple[int, int]] = field(default_factory=list)  # bytes [from, to) of the log that were skipped
     deleted_topics: list[str] = field(default_factory=list)  # in the log, and without queue files, as it should be
-    kept_queues: list[tuple[str, int]] = field(default_factory=list)  # of which only the old files know
+    kept_queues: list[tuple[str, int]] = field(default_factory=list)  # which only the old files know
     left_out: list[str] = field(default_factory=list)  # topics whose names cannot be folders
     ranges: int = 0
     read_again: int = 0  # ranges that did not begin where the one before ended
@@ -150,7 +150,7 @@ def rebuild_with(
     kernel: str = "auto",
     progress: Progress | None = None,
 ) -> Rebuilt:
-    """The same with whatever does the tasks."""
+    """The same, with a function that runs the tasks."""
     if stretch_bytes < 1:
         raise ConfigError(f"stretch_bytes={stretch_bytes} must be at least 1")
     began, cpu_began = time.perf_counter(), time.process_time()
@@ -181,7 +181,7 @@ def rebuild_with(
 
 
 def check_stopped(root: Path) -> None:
-    """Raises StoreError if this is no store, StoreLocked if a broker has it open. Changes nothing."""
+    """Raise StoreError if this is not a store, StoreLocked if a broker has it open. Changes nothing."""
     check_is_store(root)
     holder = StoreLock.holder(root)
     if holder is not None:
@@ -208,7 +208,7 @@ class _Run:
             root=str(self._root), segment_bytes=log.segment_bytes, end=end, skip_damage=skip_damage, delays_ms=delays_ms,
             keys=self._keys, kernel=kernel,
         )  # fmt: skip
-        # Old files are half of the disk space that this needs, but they are somebody's until the new ones are there.
+        # Old files are half of the disk space that this needs, but they must stay until the new ones are complete.
         new = NewFiles(self._root, self._sizes, self._module, self._files, keys=self._keys)
         try:
             tasks = [Task(one, str(new.part_path(one.start))) for one in cut(log, stretch_bytes)] if log.starts else []
@@ -235,7 +235,7 @@ class _Run:
         log, done = self._log, self._done
         done.log_end = at = log.min
         progress(0, max(expected - log.min, 1))
-        # Closed before the folder goes: tasks of the next round may still be writing to it.
+        # Closed before the folder is removed: tasks of the next round may still be writing to it.
         with closing(self._rounds(work, run, tasks, max(1, cores * _TASKS_PER_CORE))) as ready:
             for task in ready:
                 path = Path(task.path)
@@ -244,7 +244,7 @@ class _Run:
                     continue
                 part = Part.load(path, self._files) if task.stretch.start == at else None
                 if part is None or part.start != at:
-                    # What looked like a record was none, or lay within a batch.
+                    # The bytes looked like a record but were not one, or lay within a batch.
                     done.read_again += 1
                     part = self._read_again(work, Stretch(at, task.stretch.stop), path)
                 self._files.remove(path)
@@ -260,7 +260,7 @@ class _Run:
         progress(max(done.log_end - log.min, 1), max(done.log_end - log.min, 1))
 
     def _read_again(self, work: Work, stretch: Stretch, path: Path) -> Part:
-        """Under a name of its own: a second attempt of the task (speculation, an executor taken for dead) may still write to `path`."""
+        """Write under a unique name: a second attempt of the task (speculation, an executor assumed dead) may still write to `path`."""
         own = path.with_name(f"{path.name}-again")
         work.do(Task(stretch, str(own)))
         part = Part.load(own, self._files)
@@ -268,7 +268,7 @@ class _Run:
         return part
 
     def _rounds(self, work: Work, run: Run, tasks: Sequence[Task], size: int) -> Generator[Task]:
-        """The tasks in order, each when its part is there."""
+        """Yield the tasks in order, each when its part is complete."""
         rounds = [tasks[at : at + size] for at in range(0, len(tasks), size)]
         if not rounds:
             return
@@ -302,11 +302,11 @@ def _cores(spark: SparkSession) -> int:
     try:
         return int(spark.sparkContext.defaultParallelism)
     except PySparkException:
-        return 1  # a session of Spark Connect does not tell
+        return 1  # not available in a session of Spark Connect
 
 
 def _no_room(place: Path, error: OSError) -> StoreError:
-    """What to tell if the system does not let us write. The store is as it was."""
+    """Return the error to raise if the system does not let us write. The store is as it was."""
     where = error.filename or place
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return DiskFull(

@@ -1,7 +1,7 @@
-"""Finds the row that makes a flow fail: runs its transformation as a batch over ever fewer rows, which are not written anywhere.
+"""Finds the row that makes a flow fail: runs its transformation as a batch over fewer and fewer rows, without writing them.
 
-A row is known by the place of its message: topic, broker, queue and offset, columns that the format `kappamq` gives and that a table
-keeps if its flow selects them. Of a streaming flow only the batch that failed is looked at, as its checkpoint tells it.
+A row is identified by the place of its message: topic, broker, queue and offset, columns of the format `kappamq` that a table
+has if its flow selects them. For a streaming flow only the failed batch is searched, as recorded in its checkpoint.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Messages of one queue, `stop` excluded; None where the table has no such column."""
+    """Messages of one queue, `stop` excluded; None if the table has no such column."""
 
     topic: str | None
     broker: str | None
@@ -64,7 +64,7 @@ class Rows:
 
 
 def find(spark: SparkSession, definition: Definition, checkpoint: Path | None, database: str) -> Rows | None:
-    """Return where the row is that makes this flow fail; several rows if there is no time to look closer, None if it cannot be told."""
+    """Return the place of the row that makes this flow fail; several rows if time runs out, None if it cannot be determined."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
@@ -79,7 +79,7 @@ def find(spark: SparkSession, definition: Definition, checkpoint: Path | None, d
             candidates = list(pending.ranges) or session.ranges()
             return narrowed(candidates, lambda rows: _fails(definition, session, rows))
     except (PySparkException, Py4JError, ConfigError):
-        return None  # this is only about a better sentence: the failure itself is told in any case
+        return None  # this only improves the error text: the failure itself is reported in any case
 
 
 def narrowed(
@@ -105,14 +105,14 @@ def narrowed(
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """The batch of a stream that is planned and not committed: of a topic its offsets, of a table its files."""
+    """The batch of a stream that is planned but not committed: the offsets of a topic, or the files of a table."""
 
     ranges: tuple[Rows, ...] = ()
     files: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, checkpoint: Path | None) -> Pending:
-        """Read it from a checkpoint; nothing where that is not in files of this machine, or has another form."""
+        """Read it from a checkpoint; empty if that is not on this machine's disk, or has another format."""
         if checkpoint is None:
             return cls()
         try:
@@ -133,7 +133,7 @@ class Pending:
 
 
 def _offsets(path: Path) -> list[Any]:
-    """The offset of each source: Spark writes a version, a line about the batch, and a line for each source."""
+    """Return the offset of each source: Spark writes a version, a line about the batch, and a line for each source."""
     return [json.loads(line) if line != "-" else {} for line in path.read_text(encoding="utf-8").splitlines()[2:]]
 
 
@@ -146,7 +146,7 @@ def _ranges(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Row
 
 
 def _files(log: Path, after: int, until: int) -> Iterator[str]:
-    """The files that a stream of files has listed for its batches; it sums up older ones in N.compact."""
+    """Return the files that a stream of files has listed for its batches; older lists are combined in N.compact."""
     seen: set[str] = set()
     for path in sorted(log.iterdir()):
         if path.name.startswith(".") or not path.name.partition(".")[0].isdigit():
@@ -159,7 +159,7 @@ def _files(log: Path, after: int, until: int) -> Iterator[str]:
 
 
 class Replayed:
-    """What a definition gets in place of its session: reading a stream gives a batch, of the rows that are asked for now."""
+    """Stands in for the session in definitions: reading a stream returns a batch, of the rows that are being tested."""
 
     def __init__(self, spark: SparkSession, pending: Pending) -> None:
         self._spark = spark
@@ -185,7 +185,7 @@ class Replayed:
         return frame if self.rows is None else self.rows.of(frame)
 
     def ranges(self) -> list[Rows]:
-        """The queues of the first input that says where its rows come from."""
+        """Return the queues of the first input that has the columns for a row's place."""
         from pyspark.sql import functions as sql
 
         if not self.inputs:
@@ -201,7 +201,7 @@ class Replayed:
         ]
 
     def files_of(self, table: str) -> tuple[str, ...]:
-        """The files of the failed batch, if they are this table's."""
+        """Return the files of the failed batch, if they are this table's."""
         place = self._spark.sql(f"DESCRIBE FORMATTED {table}").where("col_name = 'Location'").collect()
         if not place:
             return ()
@@ -280,7 +280,7 @@ def refuse_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 @contextmanager
 def _as_session(module: Any, session: Replayed) -> Iterator[None]:
-    """Give a definition file another session; one that does not know it as `spark` is not understood, and no row is found."""
+    """Give a definition file another session; if it does not name its session `spark`, this does not work, and no row is found."""
     before = module.__dict__.get(SESSION)
     module.__dict__[SESSION] = session
     try:
@@ -291,7 +291,7 @@ def _as_session(module: Any, session: Replayed) -> Iterator[None]:
 
 @contextmanager
 def _pushed_down(spark: SparkSession) -> Iterator[None]:
-    """So that a few rows of a topic are read without the rest of it."""
+    """Read a few rows of a topic without the rest of it."""
     before = spark.conf.get(_PUSHDOWN, "false") or "false"
     spark.conf.set(_PUSHDOWN, "true")
     try:

@@ -30,8 +30,8 @@ Reported = Callable[[Batch], None]
 
 
 def properties() -> dict[str, str]:
-    """Return what Spark has to be started with so that `run` can work in it."""
-    os.environ.setdefault(_TOKEN, secrets.token_urlsafe(32))  # the server is for this process alone
+    """Return the properties with which Spark has to be started so that `run` can use it."""
+    os.environ.setdefault(_TOKEN, secrets.token_urlsafe(32))  # the server is only for this process
     return {
         "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
         "spark.connect.grpc.binding.address": "127.0.0.1",
@@ -42,7 +42,7 @@ def properties() -> dict[str, str]:
 
 
 def check_installed() -> None:
-    """Raise ConfigError where a package is missing that Spark Declarative Pipelines needs."""
+    """Raise ConfigError if a package that Spark Declarative Pipelines needs is missing."""
     from importlib.util import find_spec
 
     from kappamq.spark.engine import not_installed
@@ -61,9 +61,9 @@ def run(
     told: Told = lambda _text: None,
     reported: Reported = lambda _batch: None,
 ) -> dict[str, int]:
-    """Run every flow until it has read what was there; returns the rows that each streaming dataset has read.
+    """Run every flow until it has read everything there was; returns the rows that each streaming dataset has read.
 
-    Raises PipelineFailed, or what our source or sink raised, with the dataset in front."""
+    Raises PipelineFailed, or the error of our source or sink, prefixed with the dataset."""
     targets: dict[str, str] = {}  # of each flow, filled while the definitions are loaded, before a stream begins
     watch = Watch(spark, lambda flow: targets.get(project.dataset(flow), project.dataset(flow)))
     event = _LastFailure()
@@ -84,7 +84,7 @@ def run(
 
 
 class _LastFailure:
-    """The flow that an event named as failed: the only place where Spark tells it for a flow that is no stream."""
+    """Return the flow that an event named as failed: for a flow that is not a stream, Spark reports it only there."""
 
     def __init__(self) -> None:
         self.flow: str | None = None
@@ -97,7 +97,7 @@ class _LastFailure:
 
 
 def _events(spark: SparkSession, project: Project, full_refresh: bool, targets: dict[str, str]) -> Iterator[str]:
-    """Declare the project to Spark Connect, start the run, and return what Spark tells of it."""
+    """Declare the project to Spark Connect, start the run, and yield the events that Spark reports."""
     from pyspark.pipelines.cli import register_definitions, unpack_pipeline_spec
     from pyspark.pipelines.spark_connect_graph_element_registry import SparkConnectGraphElementRegistry
     from pyspark.pipelines.spark_connect_pipeline import create_dataflow_graph, start_run
@@ -144,7 +144,8 @@ def _events(spark: SparkSession, project: Project, full_refresh: bool, targets: 
 
 @contextmanager
 def _connected(spark: SparkSession) -> Iterator[Any]:
-    """A client of the Spark Connect server in this Spark. While it is there, PySpark's functions make columns for it, and none for ours."""
+    """A client of the Spark Connect server in this Spark. While it is open, PySpark's functions make columns for it, not for our
+    session."""
     from pyspark.sql.connect.session import SparkSession as Client
 
     jvm: Any = spark._jvm
@@ -152,14 +153,14 @@ def _connected(spark: SparkSession) -> Iterator[Any]:
         jvm = getattr(jvm, part)
     port = getattr(getattr(jvm, "SparkConnectService$"), "MODULE$").localPort()
     builder: Any = Client.builder
-    # By this name and no other PySpark sends the token without TLS.
+    # Only for this host name PySpark sends the token without TLS.
     client = builder.remote(f"sc://localhost:{port}").create()
     os.environ[_MODE] = "1"
     try:
         yield client
         client.stop()
     except Exception:
-        client.stop()  # not for an interrupt: Java is gone by then, and the client would look for it for minutes
+        client.stop()  # not for an interrupt: Java is gone by then, and the client would keep retrying for minutes
         raise
     finally:
         os.environ.pop(_MODE, None)
@@ -167,7 +168,7 @@ def _connected(spark: SparkSession) -> Iterator[Any]:
 
 @contextmanager
 def _without_log() -> Iterator[None]:
-    """Spark's command tells on standard output which files it imports; our commands have results there."""
+    """Redirect what Spark's command prints about imported files: our commands use standard output for results."""
     import contextlib
     import io
 
@@ -177,7 +178,8 @@ def _without_log() -> Iterator[None]:
 
 @contextmanager
 def _watching(watch: Watch, reported: Reported) -> Iterator[None]:
-    """Look at the streams while Spark runs them. A stream that ends between two looks is known, since a batch takes longer than that."""
+    """Poll the streams while Spark runs them. A stream that ends between two polls is known already, since a batch takes longer than
+    that."""
     from py4j.protocol import Py4JError
 
     done = threading.Event()
@@ -234,9 +236,9 @@ def explained(spark: SparkSession, project: Project, flow: str | None, text: str
 
 
 def _definition(spark: SparkSession, project: Project, flow: str) -> Definition | None:
-    """Load the definitions once more, for a session of ours."""
+    """Load the definitions once more, for one of our sessions."""
     try:
         definitions: Definitions = load(project, spark)
         return next((found for found in definitions.all() if project.dataset(found.name) == flow), None)
     except KappaError:
-        return None  # some can only be run by Spark: its own sentence has to do
+        return None  # only Spark can run some of them: then its own error text must suffice

@@ -1,4 +1,4 @@
-"""The datasets and flows of a project, kept as they are declared: a registry for `pyspark.pipelines` in place of Spark Connect's."""
+"""The datasets and flows of a project as declared: a registry for `pyspark.pipelines` in place of Spark Connect's."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kappamq.spark.pipelines.project import Project
 
 SESSION: Final = "spark"
-"""The variable by which a definition file knows its session."""
+"""The name of the session in a definition file."""
 
 
 @dataclass(slots=True)
@@ -54,7 +54,7 @@ class Definition:
 
 @dataclass(slots=True)
 class Definitions(GraphElementRegistry):
-    """What was declared, in the order of its files."""
+    """The declarations, in the order of their files."""
 
     flows: list[Flow] = field(default_factory=list)
     outputs: dict[str, Output] = field(default_factory=dict)
@@ -100,7 +100,7 @@ def load(project: Project, session: Any) -> Definitions:
 
 
 def import_file(file: Path, session: Any) -> Any:
-    """Run a definition file. Raises ConfigError where it cannot be."""
+    """Run a definition file. Raises ConfigError if that fails."""
     specification = importlib.util.spec_from_file_location(file.stem, file)
     assert specification is not None
     assert specification.loader is not None
@@ -113,7 +113,7 @@ def import_file(file: Path, session: Any) -> Any:
 
 @contextmanager
 def wrong_definitions(what: str) -> Iterator[None]:
-    """Around code of a project: what it raises, other than Spark's errors and ours, is told as a ConfigError."""
+    """Wraps code of a project: exceptions other than Spark's and ours become a ConfigError."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 

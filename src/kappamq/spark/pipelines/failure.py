@@ -1,4 +1,4 @@
-"""What is said of a pipeline that failed: the dataset, our sentence, and the row where the data is at fault."""
+"""The error of a failed pipeline: the dataset, our text, and the row if the data is at fault."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from kappamq.errors import ConfigError, KappaError
 from kappamq.spark.failures import our_error
 
 ROW_REFUSED: Final = "cannot be a message"
-"""In the sentence of a sink that refuses a row."""
+"""Appears in the error text of a sink that refuses a row."""
 _FLOW: Final = re.compile(r"flow:? '?([\w.`]+)'? has FAILED|resolve flow:? '?([\w.`]+)'?", re.IGNORECASE)
 _PREFIX: Final = re.compile(r"^.*?terminated with exception: ", re.DOTALL)
 _END: Final = re.compile(
@@ -24,13 +24,13 @@ class PipelineFailed(KappaError):
 
 
 def failed_flow(event: str) -> str | None:
-    """Return the flow of which an event of Spark Declarative Pipelines says that it failed."""
+    """Return the flow that an event of Spark Declarative Pipelines reports as failed."""
     found = _FLOW.search(event)
     return (found[1] or found[2]) if found is not None else None
 
 
 def short(text: str) -> str:
-    """Return the sentence of Spark's text about a failure: what went wrong, without where in Java."""
+    """Return the relevant sentence of Spark's text about a failure, without Java's stack."""
     inner = _PREFIX.sub("", text, count=1)
     if "Traceback (most recent call last)" in inner and (raised := _PYTHON.findall(inner)):
         return str(raised[-1]).strip()
@@ -38,7 +38,7 @@ def short(text: str) -> str:
 
 
 def is_about_data(text: str) -> bool:
-    """Whether a row may be at fault: a value that cannot be computed, code of the user that raised, a row that a sink refuses."""
+    """Return whether a row may be at fault: a value that cannot be computed, an exception in the user's code, a row that a sink refuses."""
     ours = our_error(Exception(text))
     if ours is not None:
         return ROW_REFUSED in str(ours)
@@ -46,7 +46,7 @@ def is_about_data(text: str) -> bool:
 
 
 def explained(dataset: str | None, text: str, row: str | None = None) -> KappaError:
-    """Return the error to raise. Ours keeps its class, and so its exit code, unless a row is at fault: then nothing is wrong outside."""
+    """Return the error to raise. Ours keeps its class, and so its exit code, unless a row is at fault: then nothing else is wrong."""
     ours = our_error(Exception(text))
     where = f"dataset {dataset}: " if dataset else ""
     if row is None and ours is not None and not (isinstance(ours, ConfigError) and ROW_REFUSED in str(ours)):

@@ -1,4 +1,4 @@
-"""How the streams of a Spark process come along: rows, rows/s, lag and batch time of each; also those that Spark started by itself."""
+"""The progress of all streams of a Spark process: rows, rows/s, lag and batch time of each; also of those that Spark started by itself."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def lag_of(source: Mapping[str, Any]) -> int | None:
 
 
 def _queues(offset: Any) -> dict[str, Any] | None:
-    """Our offsets; Spark reports them as JSON in a text, or as an object."""
+    """Return our offsets; Spark reports them as a JSON string, or as an object."""
     try:
         said = json.loads(offset) if isinstance(offset, str) else offset
         queues = said["queues"]
@@ -76,7 +76,7 @@ class _Stream:
 
 @dataclass(slots=True)
 class Watch:
-    """Asks Spark's JVM, which knows all streams of all sessions; those that have ended stay known here."""
+    """Asks Spark's JVM, which knows all streams of all sessions; ended ones are remembered here."""
 
     spark: SparkSession
     dataset_of: Callable[[str], str]
@@ -101,7 +101,7 @@ class Watch:
 
     @property
     def rows(self) -> dict[str, int]:
-        """Rows read since the run began, by dataset."""
+        """Return the rows read since the run began, by dataset."""
         found: dict[str, int] = {}
         for stream in self._streams.values():
             found[stream.dataset] = found.get(stream.dataset, 0) + stream.rows

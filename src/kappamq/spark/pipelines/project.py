@@ -22,7 +22,7 @@ _LOCK: Final = ".lock"
 
 @dataclass(frozen=True, slots=True)
 class Project:
-    """What a project's files say."""
+    """The contents of a project's files."""
 
     root: Path
     specification: Path
@@ -56,7 +56,7 @@ class Project:
         return f"{above}/{max(numbers, default=0)}"
 
     def spark_properties(self, master: str | None) -> dict[str, str]:
-        """Return what Spark has to be started with. Static properties take effect nowhere else."""
+        """Return the properties to start Spark with. Static properties take effect only there."""
         found = properties(self.root / PROPERTIES)
         java = found.pop(JAVA_OPTIONS, "")
         ours = defaults(master or LOCAL)[JAVA_OPTIONS]

@@ -1,6 +1,6 @@
 """Runs a project as plain Structured Streaming until it is stopped: the same tables and checkpoints, with batches every second or so.
 
-Materialized views are computed anew, at most every so often, after a stream has brought rows. Readers of a view may find it
+Materialized views are recomputed after a stream has brought rows, at most once per interval. Readers of a view may find it
 incomplete for the moment in which its files are replaced.
 """
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 TRIGGER_S: Final = 1.0
 VIEWS_EVERY_S: Final = 10.0
 RESTARTS_MAX: Final = 3
-"""Spark gives a Python process that it starts ten seconds to connect, which a busy machine may take longer for: then it is tried again."""
+"""Spark waits ten seconds for a Python process that it starts; on a busy machine that may be too short, so the start is retried."""
 _CONNECTS_LATE: Final = "Python worker failed to connect back"
 _BEGINS_S_MAX: Final = 30.0
 _POLL_S: Final = 0.5
@@ -75,7 +75,7 @@ class Resident:
                 _wait_for(self._streams[-1].query)  # the Python processes of all at once would take too long to start
 
     def step(self, reported: Reported = lambda _batch: None) -> None:
-        """Report the batches that have ended, refresh the views if they are due. Raises what a stream failed with."""
+        """Report the batches that have ended, refresh the views if they are due. Raises the error of a failed stream."""
         assert self._watch is not None, "step() before start()"
         for batch in self._watch.poll():
             reported(batch)
@@ -93,7 +93,7 @@ class Resident:
         self._refresh_views()
 
     def follow(self, reported: Reported, until: Callable[[], bool] = lambda: False) -> None:
-        """After `start`: go on until `until` says that it is enough, or a stream fails."""
+        """After `start`: go on until `until` returns true, or a stream fails."""
         try:
             while not until():
                 self.step(reported)
@@ -102,7 +102,7 @@ class Resident:
             self.stop()
 
     def stop(self) -> None:
-        """End the streams. What a batch under way has done is done again by the next run."""
+        """End the streams. The next run repeats a batch that was under way."""
         from py4j.protocol import Py4JError
         from pyspark.errors import PySparkException
 
@@ -118,7 +118,7 @@ class Resident:
         return self._watch.rows if self._watch is not None else {}
 
     def _resolved(self, definitions: list[Definition]) -> list[tuple[Definition, DataFrame]]:
-        """Make tables in an order in which every flow finds its inputs. Raises PipelineFailed where there is no such order."""
+        """Make tables in an order in which every flow finds its inputs. Raises PipelineFailed if there is no such order."""
         from pyspark.errors import AnalysisException
 
         found: list[tuple[Definition, DataFrame]] = []
@@ -188,7 +188,7 @@ class Resident:
 
 
 def _wait_for(query: StreamingQuery) -> None:
-    """Until a stream has its sources, or failed; not for long, since nothing depends on it."""
+    """Wait until a stream has its sources, or failed; not for long, since nothing depends on it."""
     until = time.monotonic() + _BEGINS_S_MAX
     while query.isActive and "nitializing" in query.status["message"] and time.monotonic() < until:
         time.sleep(0.1)
@@ -196,7 +196,7 @@ def _wait_for(query: StreamingQuery) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Telling:
-    """Around work for one flow: what fails is told with its dataset."""
+    """Wraps work for one flow: adds the dataset to errors."""
 
     spark: SparkSession
     project: Project

@@ -1,4 +1,4 @@
-"""Writing a DataFrame or a stream to topics, each row once: tasks stage chunks, the committer decides which of them count.
+"""Writing a DataFrame or a stream to topics, each row once: tasks stage chunks, the committer decides which of them are valid.
 
     task 0, task 1, ...           committer                      a scope of batch transactions (client/batches)
       | begin(batch, attempt) -------------------------------->  the same transaction for all tasks; or: it was decided before
@@ -7,7 +7,7 @@
                                      | wait until published -->
 
 A task that failed, or has a second attempt alive, leaves chunks that no decision lists; they are dropped. Spark builds a writer for
-each run of a batch, so its name tells a run from one before it: that one's chunks are dropped when this one begins.
+each run of a batch, so its name distinguishes runs: the chunks of an earlier run are dropped when the next one begins.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ log = logging.getLogger(__name__)
 
 QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"
-"""What Spark tells the tasks of a stream, and nobody else; the id of a query is kept in its checkpoint."""
+"""Set by Spark only for the tasks of a stream; the id of a query is kept in its checkpoint."""
 PUBLISHED_S_MAX: Final = {True: 10.0, False: 300.0}
-"""How long a decided batch is waited for; a stream rather goes on with the next one."""
+"""How long to wait until a decided batch is published; a stream prefers to go on with the next one."""
 
 
 @dataclass
 class Staged(WriterCommitMessage):
-    """What a task has staged."""
+    """The result of a task."""
 
     ticket: Ticket
     part: Part
@@ -98,7 +98,7 @@ class ExactlyOnceStreamWriter(DataSourceStreamArrowWriter):
 
 
 def batch_of_task() -> tuple[str, int]:
-    """The query and the batch that this task belongs to. Raises ConfigError if Spark does not tell."""
+    """Return the query and the batch that this task belongs to. Raises ConfigError if Spark does not provide them."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -164,7 +164,7 @@ class Stage:
 
 
 def count_rows(batches: Iterator[pa.RecordBatch], message_bytes_max: int) -> Part:
-    """Rows and checksum of a task's rows, wherever they go: to compare with what was decided."""
+    """Return count and checksum of a task's rows, to compare with the decided batch."""
     import numpy as np
 
     from kappamq import native
@@ -192,7 +192,7 @@ def count_rows(batches: Iterator[pa.RecordBatch], message_bytes_max: int) -> Par
 def commit(
     options: WriteOptions, number: int, messages: Sequence[WriterCommitMessage | None], *, streaming: bool
 ) -> None:
-    """Decide the batch: from then on it counts. An answer that was lost is asked for again, by Spark too: it changes nothing."""
+    """Decide the batch: from then on it will be published. If the answer is lost, asking again, by Spark too, changes nothing."""
     staged = cast("list[Staged]", [message for message in messages if message is not None])
     if not staged or len(staged) != len(messages):
         raise TransactionFailed(
@@ -229,7 +229,7 @@ def commit(
 
 
 def abort(options: WriteOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
-    """Drop what was staged. Spark also calls this after a commit that failed: then the batch may be decided, and stays so."""
+    """Drop the staged chunks. Spark also calls this after a failed commit: then the batch may be decided, and stays so."""
     staged = [message for message in messages if isinstance(message, Staged) and message.ticket.transaction is not None]
     if staged:
         with contextlib.suppress(KappaError):  # its timeout, or the next attempt, drops it as well

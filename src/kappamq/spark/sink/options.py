@@ -16,7 +16,7 @@ from kappamq.spark.topic.options import checked_name, known_options, nameservers
 
 TRANSACTION_OPTIONS: Final = ("transactionScope", "transactionNumber", "transactionOwner", "onRepeatedBatch")
 WRITE_OPTIONS: Final = ("nameservers", "topic", "group", "delivery", *TRANSACTION_OPTIONS, *TLS_OPTIONS)
-_SPARKS_OWN: Final = ("checkpointlocation", "queryname")  # of streaming writes, which Spark hands on
+_SPARKS_OWN: Final = ("checkpointlocation", "queryname")  # of streaming writes, passed on by Spark
 AT_LEAST_ONCE: Final = "at-least-once"
 EXACTLY_ONCE: Final = "exactly-once"
 _REPEATED: Final = {"compare": False, "skip": True}
@@ -25,7 +25,7 @@ OWNER_CHARACTERS_MAX: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class ExactlyOnce:
-    """Which batches a write makes."""
+    """The batches that a write makes."""
 
     scope: str
     number: int | None = None  # None: a stream, whose batches Spark numbers

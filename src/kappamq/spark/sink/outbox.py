@@ -59,7 +59,7 @@ class Outbox:
         self._number = 0
 
     def send(self, parcel: Parcel | Single) -> None:
-        """Send when the last one of its queue has arrived. Raises what failed for good, of any before."""
+        """Send when the previous one of its queue has arrived. Raises the permanent error of any earlier one."""
         self._number += 1
         lane: object = parcel.queue if parcel.queue is not None else self._number
         if lane in self._under_way:
@@ -68,16 +68,16 @@ class Outbox:
             self._finish(next(iter(self._under_way)))
         try:
             self._under_way[lane] = parcel.start(self._producer), parcel
-        except KappaError as error:  # this client has too much on its way already
+        except KappaError as error:  # this client has too much in flight already
             self._again(parcel, error)
 
     def close(self) -> None:
-        """Wait until everything has arrived. Raises what failed for good."""
+        """Wait until everything has arrived. Raises permanent errors."""
         while self._under_way:
             self._finish(next(iter(self._under_way)))
 
     def settle(self) -> None:
-        """Wait for what is on its way, whether it arrives or not: a task that has failed sends nothing more beside its second try."""
+        """Wait for sends in flight, whether they succeed or not: so a failed task sends nothing more while its second attempt runs."""
         while self._under_way:
             future, _parcel = self._under_way.popitem()[1]
             with contextlib.suppress(Exception):  # the task fails with the first error; this is not it

@@ -34,11 +34,11 @@ WRITTEN: Final[dict[str, tuple[str, ...]]] = {
 """name -> types that it may have. All but body may be missing or null."""
 _FILLED_BY_BROKER: Final = tuple(name for name in COLUMNS if name not in WRITTEN)
 _LEFT_OUT: Final = tuple(sorted(name.encode() for name in properties.RESERVED))
-"""What RocketMQ itself keeps among the properties: a map that was read from a topic has them, and columns name them."""
+"""RocketMQ's own properties: a map that was read from a topic contains them, but columns set them."""
 
 
 def check_written(schema: StructType, topic: str | None) -> None:
-    """Raises ConfigError where rows of this schema cannot be messages."""
+    """Raise ConfigError if rows of this schema cannot be messages."""
     names = {field.name for field in schema.fields}
     no_body = "" if "body" in names else ". The required column body is missing, too"
     for field in schema.fields:
@@ -62,7 +62,7 @@ def check_written(schema: StructType, topic: str | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A batch of rows as columns that the kernel takes."""
+    """A batch of rows as columns for the kernel."""
 
     bodies: Column
     texts: Column
@@ -92,7 +92,7 @@ def prepare(batch: pa.RecordBatch, message_bytes_max: int) -> Prepared:
 
 
 def column(array: pa.Array) -> Column:
-    """A text or binary array as buffers without an offset."""
+    """Return a string or binary array as buffers without an offset."""
     if array.type not in (pa.string(), pa.binary()):
         array = array.cast(pa.binary())
     if array.offset:
@@ -108,7 +108,7 @@ def column(array: pa.Array) -> Column:
 
 
 def map_input(array: pa.Array) -> MapInput:
-    """A map array as buffers without an offset."""
+    """Return a map array as buffers without an offset."""
     if array.offset:
         array = pa.concat_arrays([array, array[:0]])
     valid, offsets = array.buffers()[:2]
@@ -121,7 +121,7 @@ def map_input(array: pa.Array) -> MapInput:
 
 
 def _joined(array: pa.Array, name: str) -> pa.Array:
-    """Keys may be an array of texts; RocketMQ keeps them with blanks between. Raises BadRow for a null among them."""
+    """Join keys: they may be an array of strings; RocketMQ stores them separated by blanks. Raises BadRow for a null among them."""
     if not pa.types.is_list(array.type):
         return array
     null = pc.index(pc.is_null(array.flatten()), True).as_py()
@@ -139,7 +139,7 @@ def _refuse(wrong: pa.Array, why: str) -> None:
 
 
 def by_value(array: pa.Array) -> Mapping[Any, pa.Array]:
-    """The numbers of the rows (int32) that have each value of a column; None for those that have none."""
+    """Return the row numbers (int32) for each value of a column; None for rows without one."""
     encoded = array.dictionary_encode()
     codes = encoded.indices.fill_null(-1)
     values = [None, *encoded.dictionary.to_pylist()]

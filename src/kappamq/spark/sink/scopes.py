@@ -1,4 +1,4 @@
-"""The scopes that this process writes to: opened once, and again if an operator has reset one meanwhile."""
+"""The scopes that this process writes to: each is opened once, and again if an operator has reset it."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def producer(options: WriteOptions) -> Producer:
 
 
 def check_start(options: WriteOptions, owner: str | None) -> None:
-    """Before the first batch of a query, on the driver: all masters are asked, none is waited for.
+    """Before the first batch of a query, on the driver: check all masters, without waiting for any.
 
-    Raises NotConnected for one that cannot be reached, NotSupported for one that is no KappaMQ broker, and, where the owner is known
-    already, IllegalOperation if the scope is somebody else's."""
+    Raises NotConnected for one that cannot be reached, NotSupported for one that is not a KappaMQ broker, and, if the owner is known
+    already, IllegalOperation if the scope has another owner."""
     client, name = producer(options), _name(options)
     if owner is not None:
         opened(options, owner, patience_s=0)
@@ -38,7 +38,7 @@ def check_start(options: WriteOptions, owner: str | None) -> None:
 
 
 def opened(options: WriteOptions, owner: str, *, patience_s: float = PATIENCE_S) -> BatchScope:
-    """The scope, as its owner uses it. Raises IllegalOperation, which names both owners, if it is somebody else's."""
+    """Return the scope, opened as its owner. Raises IllegalOperation, which names both owners, if it has another one."""
     client, name = producer(options), _name(options)
     scopes = _opened.setdefault(client, {})
     if (name, owner) not in scopes:
@@ -55,7 +55,7 @@ def begin(options: WriteOptions, owner: str, number: int, attempt: str) -> Ticke
     """Take part in an attempt at a batch; the ticket says whether it was decided before."""
     try:
         return opened(options, owner).begin(number, attempt=attempt)
-    except InvalidParameter:  # its coordinator does not know it any more: an operator has reset it
+    except InvalidParameter:  # its coordinator no longer knows it: an operator has reset it
         del _opened[producer(options)][_name(options), owner]
         return opened(options, owner).begin(number, attempt=attempt)
 

@@ -1,4 +1,4 @@
-"""The rows of one task: Arrow batches in, batches of messages out, to whatever takes them (an outbox, or a stage)."""
+"""The rows of one task: Arrow batches in, batches of messages out, to an outlet (an outbox, or a stage)."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class Outlet(Protocol):
     def send(self, parcel: Parcel | Single) -> None: ...
 
     def close(self) -> None:
-        """Return when everything has arrived. Raises what failed for good."""
+        """Return when everything has arrived. Raises permanent errors."""
         ...
 
     def settle(self) -> None:
-        """The task has failed: return when nothing is on its way any more."""
+        """The task has failed: return when nothing is in flight any more."""
         ...
 
 
@@ -72,7 +72,7 @@ class RowSender:
         singles: Outlet,
         members_max: int = BATCH_MEMBERS,
     ) -> None:
-        """`singles` takes messages that no batch can hold; may be the same."""
+        """`singles` takes messages that cannot be in a batch; it may be the same outlet."""
         from kappamq import native
 
         self._options = options
@@ -81,7 +81,7 @@ class RowSender:
         self._singles = singles
         self._members_max = members_max
         self._batch_body = native.load().batch_body
-        # Nobody else gives ids with this prefix: 2 bytes of the process and 8 of dice; 6 more bytes count the rows.
+        # This prefix is unique: 2 bytes of the process and 8 random ones; 6 more bytes count the rows.
         self._id_prefix = (os.getpid() & 0xFFFF).to_bytes(2, "big") + secrets.token_bytes(8)
         self._queues: dict[str, list[MessageQueue]] = {}
         self._existing: set[str] = set()
@@ -102,7 +102,7 @@ class RowSender:
         topics = by_value(batch.column("topic")) if "topic" in names else None
         for topic in topics or (self._options.topic,):
             # Once per task, not once per process: a topic that was deleted meanwhile must not be made again by a send.
-            if topic and topic not in self._existing:  # a row without one is told of below
+            if topic and topic not in self._existing:  # a row without one is reported below
                 check_exists(self._options.nameservers, topic, self._options.tls)
                 self._existing.add(topic)
         later = self._send_later(batch) if names & {"delayLevel", "deliverAt"} else np.zeros(batch.num_rows, np.bool_)
@@ -125,24 +125,24 @@ class RowSender:
                         self._id_prefix,
                         first_row,
                     )
-                    # A batch is cut before it is too large, unless its first row is so by itself.
+                    # A batch is cut before it is too large, unless its first row alone is too large.
                     size = len(body) + ADDED_BYTES
                     if size > limit:
                         raise BadRow(row, f"it takes {size} bytes with its properties, and the limit is {limit}")
                     self._batches.send(Parcel(topic, body, queue, at - first))
 
     def close(self) -> None:
-        """Wait until everything has arrived. Raises what failed for good."""
+        """Wait until everything has arrived. Raises permanent errors."""
         for outlet in dict.fromkeys((self._batches, self._singles)):
             outlet.close()
 
     def settle(self) -> None:
-        """Wait for what is on its way, whether it arrives or not."""
+        """Wait for everything in flight, whether it succeeds or not."""
         for outlet in dict.fromkeys((self._batches, self._singles)):
             outlet.settle()
 
     def _by_queue(self, topic: str, batch: pa.RecordBatch, rows: Any) -> Iterator[tuple[MessageQueue | None, Any]]:
-        """Rows that name a queue or broker or share a sharding key go to one queue each; the others wherever there is room."""
+        """Group rows that name a queue or broker, or share a sharding key, by queue; the others go to any queue."""
         import numpy as np
 
         names = set(batch.schema.names)
@@ -198,7 +198,7 @@ class RowSender:
         return self._queues[topic]
 
     def _send_later(self, batch: pa.RecordBatch) -> Any:
-        """Send delayed rows, which no batch can hold, one by one; returns which they are."""
+        """Send delayed rows, which cannot be in a batch, one by one; returns which they are."""
         import numpy as np
 
         names = set(batch.schema.names)

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from kappamq.spark.sink.options import WriteOptions
 
 LATER_IN_FLIGHT: Final = 64
-"""Delayed rows go one by one, so that more of them must be on their way at a time than of batches."""
+"""Delayed rows are sent one by one, so more of them must be in flight at a time than of batches."""
 
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What a task wrote."""
+    """The result of a task."""
 
     rows: int
 
@@ -60,7 +60,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 
 def check_start(options: WriteOptions) -> None:
-    """Ask the name servers once: an address that nobody answers at is more likely wrong than restarting, and tasks would wait for
+    """Ask the name servers once: an address that does not answer is more likely wrong than restarting, and tasks would wait for
     it. Raises NotConnected, NoSuchTopic."""
     from kappamq.spark import connection
     from kappamq.spark.topic.topics import check_exists
@@ -72,7 +72,8 @@ def check_start(options: WriteOptions) -> None:
 
 
 def is_new(checkpoint: str | None) -> bool:
-    """Whether a stream has committed no batch yet. Of a checkpoint that is no folder of this machine nobody knows: then it is not."""
+    """Return whether a stream has committed no batch yet. False if the checkpoint is not a folder on this machine, since then it is not
+    known."""
     place = local_path(checkpoint) if checkpoint else None
     if place is None or not place.is_dir():
         return False
@@ -80,7 +81,7 @@ def is_new(checkpoint: str | None) -> bool:
 
 
 def local_path(name: str) -> Path | None:
-    """The folder that Spark means by a path or a file: URI; None for any other URI."""
+    """Return the folder of a path or a file: URI as Spark reads it; None for any other URI."""
     parts = urlsplit(name)
     if parts.scheme == "file":
         return Path(unquote(parts.path))

@@ -79,7 +79,7 @@ class StoreOptions:
 
     @property
     def optional(self) -> Collection[str]:
-        """The columns that may be null: of a damaged stretch only its place is known."""
+        """The columns that may be null: for a damaged stretch only its place is known."""
         return STORE_COLUMNS.keys() - {"logOffset", "size"} if self.on_damage is OnDamage.ROWS else OPTIONAL
 
     def wants(self, topic: str) -> bool:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 READ_BYTES: Final = 7 << 19
-"""Not quite ROWS records of 100 bytes: one batch. With what is made of it, small enough for the processor's cache."""
+"""A little less than ROWS records of 100 bytes: one batch. Together with its columns, small enough for the processor's cache."""
 RECORD_BYTES_MAX: Final = 1 << 30
 """A record that claims more is damaged."""
 DELETED_MEANWHILE: Final = "deleted by retention while it was read"
@@ -118,7 +118,7 @@ class StretchReader:
 
     @staticmethod
     def _topic_of_all(topics: pa.StringArray) -> str | None:
-        """The topic, if all have the same one: mostly they have, and telling so takes much less time than looking at each."""
+        """Return the topic if all have the same one, which is usual and much faster to check than each record."""
         count = len(topics)
         if not count:
             return None
@@ -138,7 +138,7 @@ class StretchReader:
         return not (is_system_topic(topic) or is_retry_topic(topic) or is_dlq_topic(topic))
 
     def _damage(self, start: int, stop: int, why: str) -> Iterator[pa.RecordBatch]:
-        """A stretch that cannot be read is an error, or a row of its own."""
+        """Report a stretch that cannot be read: as an error, or as a separate row."""
         if self._options.on_damage is OnDamage.FAIL:
             raise StoreDamaged(
                 f"bytes {start} to {stop} of the log in {self._options.path}: {why}. `kappamq store verify` lists all damage; "

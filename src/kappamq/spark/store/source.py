@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 STRETCH_BYTES: Final = 256 << 20
-"""What one task reads at most."""
+"""The most that one task reads."""
 STRETCH_BYTES_MIN: Final = 32 << 20
-"""What one task reads at least if all cores have one: a task costs Spark some 15 ms."""
+"""The least that one task reads if all cores have one: a task costs Spark some 15 ms."""
 NO_STREAM: Final = (
     "the format kappamq.store is for batch reads: use spark.read, or read the topic as a stream with the format kappamq"
 )
@@ -47,7 +47,7 @@ NO_WRITING: Final = (
 
 @dataclass
 class StoreTask(InputPartition):
-    """What one task reads."""
+    """The input of one task."""
 
     stretch: Stretch
 
@@ -82,7 +82,7 @@ class KappaMQStore(DataSource):
 
 @without_traceback
 class LogTableReader(DataSourceReader):
-    """One read of what the log holds when the query begins."""
+    """One read of the log as it is when the query begins."""
 
     def __init__(self, options: StoreOptions, columns: Sequence[str], required: Collection[str] = ()) -> None:
         self.options = options
@@ -105,6 +105,6 @@ class LogTableReader(DataSourceReader):
 
 
 def stretch_bytes(total: int, at_least: int) -> int:
-    """How long the stretches are that `total` bytes of log are cut into: equal ones, so that no core waits long for the last."""
+    """Return the length of the stretches that `total` bytes of log are cut into: equal ones, so that no core waits long for the last."""
     count = task_count(total, least=STRETCH_BYTES_MIN, most=STRETCH_BYTES, at_least=at_least)
     return max(1, -(-total // count))

@@ -27,7 +27,7 @@ GAPS_MAX: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """The message before an offset: where it lies in the broker's log, the CRC of its body, the bytes it takes there."""
+    """The message before an offset: its place in the broker's log, the CRC of its body, its size there."""
 
     log_offset: int
     crc: int
@@ -36,7 +36,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a queue is read. No mark: nothing of it was read yet, or its last message was gone before it could be looked at."""
+    """How far a queue is read. No mark: nothing of it was read yet, or its last message was gone before it could be checked."""
 
     next: int
     mark: Mark | None = None
@@ -76,7 +76,7 @@ class Checkpoint:
 
     @classmethod
     def decode(cls, data: Mapping[str, Any]) -> Checkpoint:
-        """Raises ConfigError for what this version cannot have written."""
+        """Raises ConfigError for a text that this version cannot have written."""
         try:
             if data["version"] != VERSION:
                 raise ConfigError(
@@ -107,13 +107,13 @@ def _gap(entry: Mapping[str, Any]) -> Gap:
 
 
 def filter_name(options: ReadOptions) -> str:
-    """What tells one selection of messages from another; it is kept in the checkpoint."""
+    """Return the identity of a selection of messages, which is kept in the checkpoint."""
     parts = (options.tags or "", ",".join(sorted(options.keys)), options.filter or "")
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16] if any(parts) else ""
 
 
 def check_filter(checkpoint: Checkpoint, now: str) -> None:
-    """Raises ConfigError if the checkpoint was written with other filters: its offsets have passed over other messages."""
+    """Raise ConfigError if the checkpoint was written with other filters: its offsets have skipped other messages."""
     if checkpoint.filter != now:
         raise ConfigError(
             "tags, keys or filter are not those that this checkpoint was written with: messages that it skipped would stay "
@@ -122,7 +122,7 @@ def check_filter(checkpoint: Checkpoint, now: str) -> None:
 
 
 def other_topics(checkpoint: Checkpoint, options: ReadOptions) -> tuple[list[str], list[str]]:
-    """The topics of the checkpoint that are not read now, and those read now that it does not have; a pattern may find new ones."""
+    """Return the topics of the checkpoint that are not read now, and those read now that it does not have; a pattern may find new ones."""
     before = {queue.topic for queue in checkpoint.queues}
     if (pattern := options.topic_pattern) is not None:
         return sorted(topic for topic in before if not re.fullmatch(pattern, topic)), []
@@ -130,10 +130,11 @@ def other_topics(checkpoint: Checkpoint, options: ReadOptions) -> tuple[list[str
 
 
 def lost(start: Checkpoint, bounds: Mapping[MessageQueue, Bounds], marks: Mapping[MessageQueue, Mark]) -> list[Gap]:
-    """What the queues lost of what was not read yet, or of what was read: retention was faster, or a queue is not the same any more.
+    """Return what the queues lost, of unread or read messages: retention was faster, or a queue was replaced.
 
     `marks` are those of the last message read, as the broker has it now. A queue is missing there if it was not looked up, or if that
-    message cannot be read any more (it is damaged, or retention took it just now): then nothing is known, which is no loss."""
+    message cannot be read any more (it is damaged, or retention deleted it just now): then nothing is known, which does not count as
+    loss."""
     gaps: list[Gap] = []
     for queue, progress in sorted(start.queues.items()):
         there = bounds.get(queue)
@@ -156,9 +157,9 @@ def lost(start: Checkpoint, bounds: Mapping[MessageQueue, Bounds], marks: Mappin
 
 
 def shares(lag: Mapping[MessageQueue, int], rows: int) -> dict[MessageQueue, int]:
-    """Divide `rows` among queues by how far each lags behind, at least one for each that does. Deterministic.
+    """Divide `rows` among queues by the lag of each, at least one for each that lags. Deterministic.
 
-    More than `rows` in all only where more queues than rows lag."""
+    The total exceeds `rows` only if more queues than rows lag."""
     lagging = {queue: behind for queue, behind in sorted(lag.items()) if behind > 0}
     total = sum(lagging.values())
     if total <= rows:
@@ -178,6 +179,6 @@ def shares(lag: Mapping[MessageQueue, int], rows: int) -> dict[MessageQueue, int
 
 
 def mean_bytes(marks: Iterable[Mark]) -> int:
-    """How many bytes a message takes, by one of each queue; 1 KiB if nothing is known."""
+    """Estimate the bytes of a message from one of each queue; 1 KiB if nothing is known."""
     sizes = [mark.size for mark in marks]
     return max(1, sum(sizes) // len(sizes)) if sizes else 1024

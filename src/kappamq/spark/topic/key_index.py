@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from kappamq.spark.topic.topics import Topics
 
 KEYS_MAX: Final = 100
-"""Each key is a question to each broker; with more of them the queues are read."""
+"""Each key is a request to each broker; with more keys than this the queues are read."""
 
 
 def ranges_of_keys(topics: Topics, ranges: Iterable[QueueRange], keys: Collection[str]) -> list[QueueRange]:
-    """The places in `ranges` where messages with these keys lie, or whole ranges where the index cannot be relied on."""
+    """Return the places in `ranges` of messages with these keys, or whole ranges where the index is not reliable."""
     found: list[QueueRange] = []
     wanted = list(ranges)
     if len(keys) > KEYS_MAX:
@@ -51,7 +51,8 @@ def _places(
 
 
 def _is_covered(topics: Topics, topic: str, broker: str, ranges: list[QueueRange]) -> bool:
-    """Whether the index knows the oldest and the newest message of these ranges, and so, as it is made in the log's order, all others."""
+    """Return whether the index has the oldest and the newest message of these ranges; then it has all others, as it is built in log
+    order."""
     firsts = topics.messages_at({one.queue: one.start for one in ranges})
     lasts = topics.messages_at({one.queue: one.stop - 1 for one in ranges})
     if not len(firsts) == len(lasts) == len(ranges):

@@ -42,7 +42,7 @@ class OnDataLoss(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where to begin or end: at one place in every queue, at a place named per queue, or at a time."""
+    """Where to begin or end: at the same place in every queue, at a place given per queue, or at a time."""
 
     everywhere: int | None = None
     by_queue: QueueOffsets | None = None
@@ -103,7 +103,7 @@ class ReadOptions:
 
 
 def known_options(options: Mapping[str, str], known: tuple[str, ...]) -> dict[str, str]:
-    """The options under their own names; Spark hands them over in lower case. Raises ConfigError for unknown ones."""
+    """Return the options under their own names; Spark passes them in lower case. Raises ConfigError for unknown ones."""
     names = {name.lower(): name for name in known}
     given: dict[str, str] = {}
     for name, value in options.items():
@@ -149,7 +149,7 @@ def topic_options(given: Mapping[str, str]) -> tuple[tuple[str, ...], str | None
 
 
 def checked_name(name: str, value: str, check: Callable[[str], str]) -> str:
-    """A topic or group as `check` wants it. Raises ConfigError that names the option."""
+    """Return a topic or group that passes `check`. Raises ConfigError that names the option."""
     try:
         return check(value)
     except KappaError as error:
@@ -221,7 +221,7 @@ def _time_ms(name: str, text: str) -> int:
 
 
 def count_option(given: Mapping[str, str], name: str) -> int | None:
-    """A whole number above 0, None where it is not given. Raises ConfigError."""
+    """Parse a whole number above 0, None if it is not given. Raises ConfigError."""
     if name not in given:
         return None
     text = given[name].strip()

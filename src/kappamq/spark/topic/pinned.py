@@ -1,4 +1,4 @@
-"""Ranges of queues as the options of a batch read, which has to name every queue that a topic has."""
+"""Ranges of queues as options of a batch read, which have to name every queue of a topic."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 def pinned(topics: Topics, ranges: Sequence[QueueRange]) -> dict[str, str]:
-    """Return the options topic, startingOffsets and endingOffsets with which these ranges are read, and nothing else.
+    """Return the options topic, startingOffsets and endingOffsets that read exactly these ranges.
 
-    What lies behind the end of a queue is left out."""
+    Offsets beyond the end of a queue are left out."""
     wanted = {one.queue: one for one in ranges}
     names = sorted({queue.topic for queue in wanted})
     begin: dict[str, dict[str, int]] = {topic: {} for topic in names}

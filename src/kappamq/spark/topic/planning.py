@@ -35,7 +35,7 @@ class QueueRange:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a broker has of a queue: messages [min, max)."""
+    """A queue on a broker: messages [min, max)."""
 
     min: int
     max: int
@@ -59,12 +59,12 @@ SHORTER: Final = "the queue is shorter than it was: its tail is lost"
 HOLE: Final = "the broker's queue has no entries for them"
 
 Search = Callable[[MessageQueue, int], int]
-"""The first message of a queue that was stored at or after a time (ms)."""
+"""Returns the first message of a queue that was stored at or after a time (ms)."""
 
 
 def resolve(position: Position, bounds: Mapping[MessageQueue, Bounds], search: Search) -> dict[MessageQueue, int]:
-    """The offset that `position` means in each queue. Raises ConfigError for queues that do not exist, and for offsets behind their end:
-    to begin elsewhere would surprise, and messages that never were are not lost."""
+    """Return the offset of `position` in each queue. Raises ConfigError for queues that do not exist, and for offsets beyond their end:
+    beginning elsewhere would be surprising, and messages that never existed are not lost."""
     if position.time_ms is not None:
         return {queue: search(queue, position.time_ms) for queue in bounds}
     if position.by_queue is None:
@@ -86,7 +86,7 @@ def resolve(position: Position, bounds: Mapping[MessageQueue, Bounds], search: S
 
 
 def name_of(queue: MessageQueue) -> str:
-    """How options and checkpoints name a queue of a topic."""
+    """Return the name of a topic's queue in options and checkpoints."""
     return f"{queue.broker}/{queue.queue_id}"
 
 
@@ -97,9 +97,9 @@ def _at(offset: int | None, limits: Bounds) -> int:
 def ranges_between(
     start: Mapping[MessageQueue, int], stop: Mapping[MessageQueue, int], bounds: Mapping[MessageQueue, Bounds]
 ) -> tuple[list[QueueRange], list[Gap]]:
-    """What there is to read from `start` to `stop`, and what is gone already.
+    """Return the ranges to read from `start` to `stop`, and those that are gone already.
 
-    `bounds` has every queue of which something is wanted: one whose broker is away has lost nothing, so wait for it first."""
+    `bounds` must have every queue to read: one whose broker is away has lost nothing, so wait for it first."""
     ranges: list[QueueRange] = []
     gaps: list[Gap] = []
     for queue in sorted(stop):
@@ -118,7 +118,7 @@ def ranges_between(
 
 
 def refuse_gaps(gaps: Iterable[Gap], policy: OnDataLoss) -> None:
-    """Raises DataLoss if messages are gone and the reader did not say that it may go on."""
+    """Raise DataLoss if messages are gone and the options do not allow that."""
     found = list(gaps)
     if found and policy is OnDataLoss.FAIL:
         more = f" and {len(found) - 3} more" if len(found) > 3 else ""
@@ -138,7 +138,7 @@ def tasks(ranges: Iterable[QueueRange], at_least: int = 1) -> list[tuple[QueueRa
     count = min(total, task_count(total, least=TASK_ROWS_MIN, most=TASK_ROWS_MAX, at_least=at_least))
     grouped: list[list[QueueRange]] = [[]]
     taken = 0
-    slack = total / count / 8  # by which a task may be larger or smaller, if that saves a cut
+    slack = total / count / 8  # how much larger or smaller a task may be, if that saves a cut
     for one in found:
         while True:
             room = total * len(grouped) / count - taken

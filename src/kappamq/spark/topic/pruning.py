@@ -1,10 +1,10 @@
-"""Filters of a query that Spark pushes down: what they leave of the ranges to read. Each is handed back, so Spark checks every row, too.
+"""Filters of a query that Spark pushes down: they narrow the ranges to read. All are returned to Spark, which checks every row, too.
 
-Spark pushes only where `spark.sql.python.filterPushdown.enabled` is set, and refuses a source that takes filters where it is not.
+Spark pushes only if `spark.sql.python.filterPushdown.enabled` is set, and refuses a source that takes filters if it is not.
 
-What is left must hold every row that the filters want. Times are the hard part: brokers search as if the messages of a queue were
-stamped in order, and ours answers in corrected time once its clock was set, while rows show the stamps as they are. So a range is
-narrowed by time only where the broker says that its clock was never set, and where the stamps at the new bounds confirm it.
+The remaining ranges must contain every row that the filters select. Times are the hard part: brokers search as if the timestamps of a
+queue were in order, and ours answers in corrected time once its clock was set, while rows show the stored timestamps. So a range is
+narrowed by time only if the broker reports that its clock was never set, and if the timestamps at the new bounds confirm it.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _NAMED: Final = ("topic", "brokerName", "queueId")
 _END: Final = 1 << 62
 _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _SLACK_MS: Final = 2 * TOLERANCE_MS
-"""A broker that starts again calls it no jump if its clock is behind by less than the tolerance, and stamps are by so much out of order."""
+"""A restarted broker reports no jump if its clock is behind by less than the tolerance, so timestamps may be out of order by this much."""
 
 
 class TimeBounds:
-    """Which messages of a queue may have been stored in a time. Asks each broker once whether its clock was set."""
+    """Finds the messages of a queue that may have been stored within a time range. Asks each broker once whether its clock was set."""
 
     def __init__(
         self,
@@ -44,12 +44,12 @@ class TimeBounds:
         runtime_info: Callable[[str], Mapping[str, str]],
     ) -> None:
         self._search = search
-        self._stored_ms = stored_ms  # the stamp of a message as its row shows it; None if it cannot be had
+        self._stored_ms = stored_ms  # the timestamp of a message as in its row; None if it cannot be read
         self._runtime_info = runtime_info
         self._in_order: dict[str, bool] = {}
 
     def narrowed(self, one: QueueRange, begin_ms: int | None, end_ms: int | None) -> QueueRange:
-        """Without messages at both ends that were certainly stored before `begin_ms` or after `end_ms`."""
+        """Cut messages at both ends that were certainly stored before `begin_ms` or after `end_ms`."""
         if (begin_ms is None and end_ms is None) or not self._is_in_order(one.queue.broker):
             return one
         start, stop = one.start, one.stop
@@ -64,12 +64,12 @@ class TimeBounds:
         return replace(one, start=start, stop=stop)
 
     def _is_stored(self, queue: MessageQueue, offset: int, when: Callable[[int], bool]) -> bool:
-        """Whether the stamp of a message says so: a search is led astray by a message that cannot be read."""
+        """Return whether the timestamp of a message confirms it: an unreadable message can mislead a search."""
         stored = self._stored_ms(queue, offset)
         return stored is not None and when(stored)
 
     def _is_in_order(self, broker: str) -> bool:
-        """Whether a broker says that no record of its store was stamped before the clock was set. Apache's do not say."""
+        """Return whether a broker reports that its clock was never set. Apache's do not report it."""
         if broker not in self._in_order:
             try:
                 told = self._runtime_info(broker).get("kappamqClockJumps", "")
@@ -92,7 +92,7 @@ class Pruning:
     keys: frozenset[str] | None = None
 
     def ranges(self, ranges: Iterable[QueueRange], times: TimeBounds) -> list[QueueRange]:
-        """What is left of `ranges`. Only queues that are left are searched by time."""
+        """Return what is left of `ranges`. Only the remaining queues are searched by time."""
         found: list[QueueRange] = []
         for one in ranges:
             values = {"topic": one.queue.topic, "brokerName": one.queue.broker, "queueId": one.queue.queue_id}
@@ -106,16 +106,16 @@ class Pruning:
         return found
 
     def options(self, options: ReadOptions) -> ReadOptions:
-        """The same read with the tags that the query wants, where the user has not said which."""
+        """Return the same read with the tags that the query selects, if the user has given none."""
         if self.tags is None or options.tags is not None:
             return options
         expression = " || ".join(sorted(self.tags))
-        # A tag that no expression can name (blanks around it, say) is left to Spark.
+        # A tag that no expression can contain (with blanks around it, say) is left to Spark.
         return replace(options, tags=expression) if Subscription.parse(expression).tags == self.tags else options
 
 
 def prune(filters: Iterable[Filter]) -> Pruning:
-    """What these filters allow together. One that is not understood allows everything."""
+    """Return what these filters allow together. An unsupported one allows everything."""
     found = Pruning()
     for one in filters:
         found = _narrowed(found, type(one).__name__, getattr(one, "attribute", ()), getattr(one, "value", None))
@@ -179,7 +179,7 @@ def _ms(moment: datetime.datetime) -> int:
 
 
 def filters_are_pushed() -> bool:
-    """Whether Spark asks for a reader in order to push filters to it. Nothing else tells that the switch is on."""
+    """Return whether Spark creates a reader in order to push filters to it. Nothing else shows that the setting is on."""
     frame = sys._getframe()
     while frame is not None:
         spec = frame.f_globals.get("__spec__")

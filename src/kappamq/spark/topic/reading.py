@@ -36,7 +36,7 @@ class RangeReader:
         self._selection = Selection(options)
         self._tags = options.tags or "*"
         self.gaps: list[Gap] = []
-        """What was passed over so far, because the option onDataLoss allows it."""
+        """What was skipped so far, as the option onDataLoss allows."""
         self._batches = Batches(columns, required)
         self._looked_at = Batches(self._selection.columns)
         self._client = connection.reader(options.nameservers, tls=options.tls)
@@ -53,7 +53,7 @@ class RangeReader:
             places = self._batches.locate(piece.data)
         except ProtocolError:
             if piece.stop - piece.start > 1:
-                # Where a record does not say how long it is nobody knows where the next one begins: ask for each by itself.
+                # If the length of a record is damaged, the start of the next one is unknown: request each by itself.
                 for one in self._pieces(QueueRange(queue, piece.start, piece.stop), "*", stripe=1):
                     yield from self._rows(one, queue, "*")
                 return
@@ -120,7 +120,7 @@ class RangeReader:
                 yield answer
 
     def _end_of(self, queue: MessageQueue) -> int:
-        """Where the queue ends by what its master says: a slave that answers in its place may not have the last messages yet."""
+        """Return the end of the queue at its master: a slave that answers in its place may not have the last messages yet."""
         from kappamq.spark.topic.topics import Topics
 
         return Topics(self._options).bounds_with([queue])[queue].max
@@ -131,7 +131,7 @@ def _is_everything(tags: str) -> bool:
 
 
 def _keep_packed(queue: MessageQueue, place: NDArray[np.int64], why: str) -> bool:
-    """Any producer can send a body that cannot be unpacked, and it must not stop its queue for ever: it is a row as it is."""
+    """Keep a body that cannot be decompressed as it is: any producer can send one, and it must not block its queue forever."""
     log.warning(
         "%s: the body of message %d, log offset %d, cannot be decompressed (%s); it is returned as stored",
         queue,

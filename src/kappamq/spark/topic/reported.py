@@ -1,4 +1,4 @@
-"""What a consumer group has been told of a stream's progress, so that only what is new is told."""
+"""The progress of a stream as stored for a consumer group, so that only changes are sent."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TRY_AGAIN_S: Final = 10.0
 
 
 class Reported:
-    """The offsets of each queue that were stored last, and those that could not be."""
+    """The offsets of each queue that were stored last, and those that could not be stored."""
 
     def __init__(self) -> None:
         self._stored: dict[MessageQueue, int] = {}
@@ -21,7 +21,7 @@ class Reported:
         self._try_again_at = 0.0
 
     def due(self, offsets: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
-        """Those of these offsets that have to be stored now."""
+        """Return those of these offsets that have to be stored now."""
         waiting = self._failed if time.monotonic() < self._try_again_at else {}
         return {
             queue: offset
@@ -30,7 +30,7 @@ class Reported:
         }
 
     def done(self, stored: Mapping[MessageQueue, int], failed: Mapping[MessageQueue, int]) -> bool:
-        """Remember what became of them; returns whether there are queues that failed now and did not before."""
+        """Record the results; returns whether there are queues that failed now but not before."""
         is_news = bool(failed.keys() - self._failed.keys())
         self._stored.update(stored)
         self._failed.update(failed)

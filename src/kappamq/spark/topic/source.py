@@ -96,7 +96,7 @@ class KappaMQSource(DataSource):
 
 @without_traceback
 class BatchReader(DataSourceReader):
-    """One read of what the queues hold when the query begins."""
+    """One read of the queues as they are when the query begins."""
 
     def __init__(self, options: ReadOptions, columns: Sequence[str], required: Collection[str] = ()) -> None:
         self.options = options
@@ -122,7 +122,7 @@ class BatchReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         from kappamq.spark.topic.reading import RangeReader
 
-        # Where there is nothing to read Spark makes up a partition of its own.
+        # If there is nothing to read Spark creates a partition of its own.
         if isinstance(partition, Task):
             reader = RangeReader(self.options, self.columns, self.required)
             begin_task()
@@ -131,7 +131,7 @@ class BatchReader(DataSourceReader):
 
 @without_traceback
 class PushingReader(BatchReader):
-    """The same where Spark pushes filters down; Spark refuses a reader that takes them where it does not."""
+    """The same with filter push-down; without that setting Spark refuses a reader that takes filters."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         self.pruning = prune(filters)

@@ -61,11 +61,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.columns, self.required = tuple(columns), frozenset(required)
         self._compare_topics = not topics_may_change  # with those of the checkpoint, once
         self._filter = filter_name(options)
-        self._target: dict[MessageQueue, int] | None = None  # what is there when `availableNow` begins: not beyond
+        self._target: dict[MessageQueue, int] | None = None  # the queues' ends when `availableNow` begins
         self._planned = False  # whether this process has planned a batch itself
-        self._known = KnownTopics()  # those of the checkpoint, and what was seen since
+        self._known = KnownTopics()  # those of the checkpoint, and those seen since
         self._reported = Reported()
-        self._compared: dict[MessageQueue, tuple[Bounds, Progress]] = {}  # the mark was right with these
+        self._compared: dict[MessageQueue, tuple[Bounds, Progress]] = {}  # their marks were confirmed
         self._compare_all_at = 0.0
         self._unrecorded: list[Gap] = []  # found when a batch was run whose offset Spark had logged already
 
@@ -111,7 +111,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             queue: self._begin(progress, bounds.get(queue)) for queue, progress in known.items()
         }
         ends = self._ends(begin, bounds, limit, topics)
-        # Queues with a gap get a new mark even if nothing is read of them: with the old one the gap would be told in every batch.
+        # Queues with a gap get a new mark even if nothing is read of them: with the old one the gap would be reported in every batch.
         cut = {gap.queue for gap in gaps}
         looked_at = {
             queue: end
@@ -153,7 +153,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [Task(ranges) for ranges in tasks(ranges, self.options.min_partitions)]
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Tell the consumer group how far the stream is: for tools that show lag. Spark's checkpoint is the truth."""
+        """Store the stream's progress for the consumer group, for tools that show lag. Spark's checkpoint is authoritative."""
         self._topics().report(self.options.group, Checkpoint.decode(end).offsets, self._reported)
 
     def _topics(self) -> Topics:
@@ -167,7 +167,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for queue, progress in before.queues.items()
             if progress.mark is not None and queue in bounds and bounds[queue].min < progress.next <= bounds[queue].max
         }
-        # A stream looks several times a second: a queue that did not change since is not asked for its message every time.
+        # A stream polls several times a second: do not fetch the message of an unchanged queue every time.
         if (now := time.monotonic()) >= self._compare_all_at:
             self._compare_all_at = now + COMPARE_ALL_S
             self._compared.clear()
@@ -180,7 +180,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return gaps
 
     def _tell_other_topics(self, before: Checkpoint) -> None:
-        """Who names other topics than the checkpoint has may have taken the wrong checkpoint: nothing else would show it."""
+        """Warn if the topics differ from the checkpoint's: it may be the wrong checkpoint, and nothing else would show that."""
         if not self._compare_topics:
             return
         self._compare_topics = False
@@ -197,7 +197,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
 
     def _tell(self, gaps: Sequence[Gap]) -> None:
-        """Raises DataLoss unless the stream may go on; then the log has a line for each, once."""
+        """Raise DataLoss unless the stream may go on; then log each gap once."""
         refuse_gaps(gaps, self.options.on_data_loss)
         for gap in gaps:
             if gap not in self._unrecorded:
@@ -206,7 +206,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _gaps_of_replay(
         self, after: Checkpoint, queues: Sequence[MessageQueue], bounds: Mapping[MessageQueue, Bounds], topics: Topics
     ) -> list[Gap]:
-        """What a batch lost that was planned before a crash and is run again now: it must end with the message it ended with."""
+        """Return what was lost from a batch that was planned before a crash and is repeated now: it must end with the same message."""
         if self._planned:
             return []
         there = [queue for queue in queues if queue in bounds and bounds[queue].min < after.queues[queue].next]
@@ -216,7 +216,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @staticmethod
     def _begin(progress: Progress, there: Bounds | None) -> Progress:
-        """Where to go on in a queue; one that became shorter goes on at its end, one whose broker is away where it was."""
+        """Return where to go on in a queue: at its end if it became shorter, at the same place if its broker is away."""
         if there is None or there.min <= progress.next <= there.max:
             return progress
         return Progress(there.min if progress.next < there.min else there.max)
@@ -238,7 +238,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         elif isinstance(limit, ReadMaxBytes):
             lagging = {queue: begin[queue] for queue, behind in lag.items() if behind > 0}
             marks = {queue: progress.mark for queue, progress in lagging.items() if progress.mark is not None}
-            # Nothing was read of the others yet: the message that comes next stands for theirs.
+            # Nothing was read of the others yet: estimate their size from their next message.
             marks |= topics.marks({queue: lagging[queue].next + 1 for queue in lagging.keys() - marks.keys()})
             rows = min(rows, max(1, limit.max_bytes // mean_bytes(marks.values())))
         given = shares(lag, rows)

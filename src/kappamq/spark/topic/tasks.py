@@ -1,4 +1,4 @@
-"""What Spark hands to a task: ranges of queues, pickled."""
+"""The input of a task: ranges of queues, pickled by Spark."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ from kappamq.spark.topic.planning import QueueRange
 
 @dataclass
 class Task(InputPartition):
-    """What one task reads."""
+    """The ranges that one task reads."""
 
     ranges: tuple[QueueRange, ...]

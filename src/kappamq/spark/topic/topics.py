@@ -31,8 +31,8 @@ T = TypeVar("T")
 
 _known_groups: set[tuple[str, str]] = set()
 _answered: set[str] = set()
-"""Name servers that this process has reached before. Who cannot be reached the first time is told at once: the address may be wrong.
-Later it is a restart, and worth some patience."""
+"""Name servers that this process has reached before. If one cannot be reached the first time, this is an error at once, since the address
+may be wrong. Later it is probably a restart, and worth waiting for."""
 
 
 def check_exists(nameservers: str, topic: str, tls: Tls | None = None, *, patience_s: float = PATIENCE_S) -> None:
@@ -53,7 +53,7 @@ def check_exists(nameservers: str, topic: str, tls: Tls | None = None, *, patien
 
 
 class Topics:
-    """The topics of a read; asked anew each time, for queues and brokers come and go."""
+    """Return the topics of a read; fetched each time, since queues and brokers come and go."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
@@ -61,7 +61,7 @@ class Topics:
         self._reader = connection.reader(options.nameservers, tls=options.tls)
 
     def names(self) -> tuple[str, ...]:
-        """The topics by name, or those that match the pattern as a whole; these may be none yet."""
+        """Return the topics by name, or those that match the pattern as a whole, perhaps none yet."""
         pattern = self._options.topic_pattern
         if pattern is None:
             return self._options.topics
@@ -69,7 +69,7 @@ class Topics:
         return tuple(name for name in topics if re.fullmatch(pattern, name))
 
     def away(self, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
-        """Those of these queues that belong to the read, and whose broker has no master now."""
+        """Return those of these queues that belong to the read and whose broker has no master now."""
         pattern = self._options.topic_pattern
         masters = self._asked("asking for the brokers", self._admin.masters)
         return sorted(
@@ -80,13 +80,14 @@ class Topics:
         )
 
     def bounds(self, known: KnownTopics | None = None, *, lenient: bool = False) -> dict[MessageQueue, Bounds]:
-        """What each queue holds by its master: one request per topic and broker. Raises NoSuchTopic for a topic that nobody has.
+        """Return the bounds of each queue at its master: one request per topic and broker. Raises NoSuchTopic for a topic that no broker
+        has.
 
-        `known` topics were there before: if nobody has one now, its brokers are away. `lenient`: whoever asks cannot know
-        which were there, so that any topic may be missing."""
+        `known` topics were there before: if no broker has one now, its brokers are away. `lenient`: the caller cannot know
+        which existed, so any topic may be missing."""
         found: dict[MessageQueue, Bounds] = {}
-        # A stream comes back to the queues of a broker that is away, and offsets by queue name those that are wanted. Who reads
-        # everything once must not miss a broker that has a slave now and no master.
+        # A stream returns to the queues of a broker that is away, and offsets per queue name the queues to read. A read of
+        # everything must not miss a broker that has only slaves now.
         partial = known is not None or self._options.start.by_queue is not None
         for topic in self.names():
             try:
@@ -111,7 +112,8 @@ class Topics:
         """The same for the topics of these queues; waits some time for them, whose broker may be restarting. Raises NoRoute if it
         stays away.
 
-        Whatever onDataLoss says: an absent broker has lost nothing, and to go on without it would. Other topics are not asked for:
+        Regardless of onDataLoss: an absent broker has lost nothing, but going on without it would lose data. Other topics are not
+        requested:
         a batch does not fail because of a broker that it does not need."""
         patience = Patience("looking for the queues of a batch")
         while True:
@@ -143,7 +145,7 @@ class Topics:
             return answer
 
     def marks(self, ends: Mapping[MessageQueue, int]) -> dict[MessageQueue, Mark]:
-        """The mark of the message before each of these offsets; none for a queue whose message is gone or damaged."""
+        """Return the mark of the message before each of these offsets; none for a queue whose message is gone or damaged."""
         found: dict[MessageQueue, Mark] = {}
         places_of = {queue: end - 1 for queue, end in ends.items()}
         answers = self._asked("looking at the last messages read", lambda: self._reader.pull_each(places_of))
@@ -159,11 +161,11 @@ class Topics:
         return found
 
     def looked_up(self, topic: str, key: str, *, unique: bool = False) -> dict[str, Indexed]:
-        """What the brokers' key index says, by broker; one that found nothing is missing."""
+        """Query the brokers' key index; returns results by broker; one that found nothing is missing."""
         return self._asked(f"looking up a key of {topic}", lambda: self._admin.find_in_index(topic, key, unique=unique))
 
     def messages_at(self, offsets: Mapping[MessageQueue, int]) -> dict[MessageQueue, Record]:
-        """One message of each queue; a queue that has none there is missing."""
+        """Return one message of each queue; a queue that has none there is missing."""
         found: dict[MessageQueue, Record] = {}
         for queue, answer in self._asked("looking at messages", lambda: self._reader.pull_each(offsets)).items():
             record = next(iter_records(answer.data), None) if answer.status is PullStatus.FOUND else None
@@ -172,8 +174,8 @@ class Topics:
         return found
 
     def report(self, group: str | None, offsets: Mapping[MessageQueue, int], reported: Reported | None = None) -> None:
-        """Store how far a consumer group is, so that lag shows in the usual tools: what is not `reported` yet. Failures are logged
-        and nothing more."""
+        """Store the offsets of a consumer group that are not `reported` yet, so that the usual tools show its lag. Failures are only
+        logged."""
         told = Reported() if reported is None else reported
         due = told.due(offsets) if group is not None else {}
         if group is None or not due:
@@ -216,16 +218,16 @@ class Topics:
         return connection.reader(self._options.nameservers, group, tls=self._options.tls)
 
     def search(self, queue: MessageQueue, time_ms: int) -> int:
-        """The first message of a queue that was stored at or after a time."""
+        """Return the first message of a queue that was stored at or after a time."""
         return self._asked(f"searching {queue} by time", lambda: self._reader.search(queue, time_ms))
 
     def stored_ms(self, queue: MessageQueue, offset: int) -> int | None:
-        """The store time of a message as its record says it; None if there is no such message."""
+        """Return the store time in a message's record; None if there is no such message."""
         record = self.messages_at({queue: offset}).get(queue)
         return None if record is None else record.stored_ms
 
     def runtime_info(self, broker: str) -> dict[str, str]:
-        """What a broker reports about itself. Raises KappaError at once if it does not: whoever asks can do without."""
+        """Return what a broker reports about itself. Raises KappaError at once if it does not answer: callers can do without."""
         return self._admin.runtime_info(broker)
 
 

@@ -1,7 +1,7 @@
-"""Copies a topic without its duplicates into another: a stream whose state knows which ids or keys came within a time.
+"""Copies a topic without its duplicates into another: a stream whose state holds the ids or keys seen within a period.
 
-Its event time is the store time, but never further in the past than the time allowed: so no message is late, whatever a broker that was
-away brings, and none is dropped for it. The state forgets an id when the time has passed since it came.
+Its event time is the store time, but bounded to the allowed period: so no message counts as late and is dropped, however old
+the messages of a broker that was away are. The state forgets an id when the period has passed since it came.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BY: Final = {"id": "msgId", "key": "keys", "body": "body"}
 WITHIN_S: Final = 3600.0
 BATCH_ROWS: Final = 100_000
 CLOCK_BACK_S: Final = 300.0
-"""By so much this machine's clock may be set back between two batches without a message becoming late."""
+"""How far this machine's clock may be set back between two batches without a message becoming late."""
 _POLL_S: Final = 0.5
 _PLACE: Final = ("topic", "brokerName", "queueId", "queueOffset")
 _STATE: Final = {
@@ -88,7 +88,7 @@ class Dedup:
         return given if self.group is None else given | {"group": self.group}
 
     def asked(self) -> dict[str, Any]:
-        """What must be the same in every run of this name."""
+        """The settings that must be the same in every run of this name."""
         return {"source": self.source, "target": self.target, "by": self.by, "within_s": self.within_s}
 
 
@@ -100,9 +100,9 @@ def dedup(
     reported: Reported = lambda _batch: None,
     until: Callable[[], bool] = lambda: False,
 ) -> Deduplicated:
-    """Copy what is new and no duplicate: what is there now, or, with `follow`, until `until` says that it is enough.
+    """Copy new messages that are not duplicates: those there are now or, with `follow`, until `until` returns true.
 
-    Raises ConfigError, StoreError, DataLoss, IllegalOperation (a scope of somebody else), SparkFailed."""
+    Raises ConfigError, StoreError, DataLoss, IllegalOperation (the scope has another owner), SparkFailed."""
     check_installed()
     wanted.check()
     state = JobState(wanted.state, wanted.name)
@@ -124,7 +124,7 @@ class _Run:
     def run(self, follow: bool, reported: Reported, until: Callable[[], bool]) -> Deduplicated:
         options = ReadOptions.parse(self._wanted.read_options())
         producer = connection.producer(options.nameservers, tls=options.tls)
-        producer.open_scope(self._wanted.name, self._owner)  # is it ours? Else nothing is begun
+        producer.open_scope(self._wanted.name, self._owner)  # check that it is ours before anything is begun
         targets = list(producer.queues(self._wanted.target))
         found = self._spark.readStream.format("kappamq").options(**self._wanted.read_options()).load()
         writer = rows.by_hash(unique(found, self._wanted.by, self._wanted.within_s), targets).writeStream
@@ -144,7 +144,7 @@ class _Run:
         return Deduplicated(self._wanted.name, self._read, self._written)
 
     def _write(self, batch: DataFrame, number: int) -> None:
-        """A batch of the stream as a batch of the scope, under the same number: one that was written before is not read again."""
+        """Write a batch of the stream as a batch of the scope, with the same number: one that was written before is not read again."""
         from pyspark.sql import Observation
         from pyspark.sql import functions as sql
 
@@ -175,12 +175,12 @@ class _Run:
 
 
 def unique(messages: DataFrame, by: str, within_s: float) -> DataFrame:
-    """Leave out what came before within the time. A message without an id or key is none."""
+    """Leave out messages whose id or key came before within the period. A message without one is never a duplicate."""
     from pyspark.sql import functions as sql
 
     place = sql.concat_ws("/", *_PLACE)
     value = sql.sha2("body", 256) if by == "body" else sql.nullif(sql.col(BY[by]), sql.lit(""))
-    # A value and a place are kept apart by what is in front of them.
+    # A prefix distinguishes values from places.
     identity = sql.coalesce(sql.concat(sql.lit("="), value), sql.concat(sql.lit("@"), place))
     within = f"{max(1, round(within_s * 1000))} milliseconds"
     earliest = sql.current_timestamp() - sql.expr(f"interval {within}")
@@ -195,7 +195,7 @@ def _tasks(spark: SparkSession) -> int:
 
 
 class _configured:
-    """State in RocksDB, on disk: ids of an hour need not fit into Java's memory."""
+    """Keep state in RocksDB, on disk: the ids of an hour need not fit into Java's memory."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark

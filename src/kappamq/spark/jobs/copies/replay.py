@@ -1,7 +1,7 @@
 """Copies an archive, or a range of topics, into a topic: each message once, in the order of its queue, at a chosen speed.
 
 A round is a batch of the job's scope. The plan of all rounds is stored before the first one is written; a run asks the scope which
-round was the last, and goes on behind it.
+round was the last, and goes on after it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _RANGE: Final = (
 )
 
 Progress = Callable[[int, int], None]
-"""Called with how many messages are read, of how many."""
+"""Called with the number of messages read, and the total."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Replay:
     archive: Path | None = None
     topics: tuple[str, ...] = ()
     read: Mapping[str, str] | None = None  # options of the format kappamq that limit a read, see docs/PIPELINE.md
-    said: Mapping[str, str] | None = None  # how limits were given that mean something else every time, such as "2h" ago
+    said: Mapping[str, str] | None = None  # limits as given that are relative to the present, such as "2h" ago
     where: str | None = None
     per_second: float | None = None
     round_rows: int = ROUND_ROWS
@@ -109,7 +109,7 @@ class Replay:
         return given | {"topic": ",".join(self.topics) or self.target, "columns": ",".join(rows.READ)}
 
     def asked(self) -> dict[str, Any]:
-        """What must be the same in every run of this name. Speed, addresses, and what to do about losses may change."""
+        """The settings that must be the same in every run of this name. Speed, addresses, and the handling of losses may change."""
         limits = {
             name: text for name, text in {**(self.read or {}), **(self.said or {})}.items() if name != "onDataLoss"
         }
@@ -122,7 +122,7 @@ class Replay:
         }
 
     def plan(self) -> Plan:
-        """Ask for what there is now."""
+        """Ask the brokers which messages there are now."""
         options = self.options()
         if self.archive is not None:
             ranges = _ranges_of_archive(self.archive, self.topics)
@@ -144,7 +144,8 @@ def replay(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Replayed:
-    """Copy what is not copied yet. Raises ConfigError, StoreError, DataLoss, IllegalOperation (a scope of somebody else), SparkFailed."""
+    """Copy what is not copied yet. Raises ConfigError, StoreError, DataLoss, IllegalOperation (the scope has another owner),
+    SparkFailed."""
     check_installed()
     wanted.check()
     state = JobState(wanted.state, wanted.name)
@@ -239,7 +240,7 @@ def _manifests(archive: Path) -> list[Any]:
 
 
 def _ranges_of_archive(archive: Path, topics: Sequence[str]) -> list[QueueRange]:
-    """From the first to the last message that the archive has of every queue."""
+    """Return the range from the first to the last message of every queue in the archive."""
     found: dict[MessageQueue, QueueRange] = {}
     for manifest in _manifests(archive):
         for part in manifest.queues:
@@ -255,7 +256,7 @@ def _ranges_of_archive(archive: Path, topics: Sequence[str]) -> list[QueueRange]
 
 
 def _files_of_archive(archive: Path, topics: Sequence[str]) -> list[str]:
-    """The files that count. Raises ConfigError for one that is not at its place."""
+    """Return the committed files. Raises ConfigError if one is not in its place."""
     root = archive.expanduser().absolute()
     files = [root / file.path for manifest in _manifests(archive) for file in manifest.files]
     for file in files:

@@ -1,4 +1,5 @@
-"""What a replay copies, and in which rounds: computed once and stored, so that a run after a kill makes the same batches. Pure."""
+"""The plan of a replay: what it copies, in which rounds. Computed once and stored, so that a run after a kill makes the same batches.
+Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ class Plan:
 
     @property
     def count(self) -> int:
-        """Messages to read; a filter may leave some of them out."""
+        """The number of messages to read; a filter may leave some of them out."""
         return sum(one.count for one in self.ranges)
 
     @property
@@ -31,7 +32,7 @@ class Plan:
         return -(-self.count // self.round_rows)
 
     def round(self, number: int) -> list[QueueRange]:
-        """The ranges of a round: of every queue its share, so that all queues go on side by side."""
+        """Return the ranges of a round: a share of every queue, so that all queues advance together."""
         return list(_between(self.ranges, self.count, number * self.round_rows, (number + 1) * self.round_rows))
 
     def encode(self) -> dict[str, Any]:
@@ -60,7 +61,7 @@ def round_rows(limit: int, per_second: float | None) -> int:
 
 
 def _between(ranges: Sequence[QueueRange], count: int, start: int, stop: int) -> Iterator[QueueRange]:
-    """Of every range the part that lies between two points of the whole, by share; the parts of all points make up the range."""
+    """Return the part of every range between two fractions of the whole; the parts between all fractions together make up the range."""
     stop = min(stop, count)
     for one in ranges:
         first, last = one.start + one.count * start // count, one.start + one.count * stop // count

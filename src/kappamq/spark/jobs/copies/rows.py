@@ -1,4 +1,4 @@
-"""Messages that were read, as messages to write: what is kept of them, and the queue of the target that takes each."""
+"""Converts messages that were read to messages to write: the fields to keep, and the target queue of each."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _PLACE: Final = ("topic", "brokerName", "queueId")
 
 
 def lanes(sources: Iterable[MessageQueue], targets: Sequence[MessageQueue]) -> dict[MessageQueue, MessageQueue]:
-    """Give every source queue one target queue, evenly: so that its messages stay in order."""
+    """Map every source queue to one target queue, evenly, so that its messages stay in order."""
     ordered = sorted(targets)
     return {source: ordered[number % len(ordered)] for number, source in enumerate(sorted(set(sources)))}
 
@@ -49,18 +49,18 @@ def by_hash(frame: DataFrame, targets: Sequence[MessageQueue]) -> DataFrame:
     from pyspark.sql import functions as sql
 
     ordered = sql.array(*map(_target, sorted(targets)))
-    # The queues of a broker one after the other, so that as many of the target's get something.
+    # The queues of a broker one after the other, so that as many target queues as possible are used.
     place = sql.pmod(sql.hash("topic", "brokerName").cast("bigint") + sql.col("queueId"), sql.lit(len(targets))) + 1
     return frame.select("*", sql.element_at(ordered, place.cast("int")).alias("target"))
 
 
 def in_order(frame: DataFrame, tasks: int) -> DataFrame:
-    """Bring all messages of a target queue into one task, in the order of their source queues."""
+    """Put all messages of a target queue into one task, in the order of their source queues."""
     return frame.repartition(tasks, "target").sortWithinPartitions("target", *_PLACE, "queueOffset")
 
 
 def as_messages(frame: DataFrame, topic: str) -> DataFrame:
-    """Messages to write. Ids and times are given anew; what an application has set stays."""
+    """Return the messages to write. Ids and times are assigned anew; everything that an application has set is kept."""
     from pyspark.sql import functions as sql
 
     key = sql.element_at("properties", sql.lit(properties.SHARDING_KEY))

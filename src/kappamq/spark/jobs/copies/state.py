@@ -1,4 +1,4 @@
-"""The folder of a job: what it was asked for the first time, and the id that owns its scope. One process at a time."""
+"""The folder of a job: its settings at the first run, and the id that owns its scope. One process at a time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _VERSION: Final = 1
 
 
 class JobState:
-    """`root/NAME`; made by `opened`."""
+    """The folder `root/NAME`; created by `opened`."""
 
     def __init__(self, root: Path | None, name: str) -> None:
         self.name = checked_name("name", name, check_group)
@@ -46,7 +46,7 @@ class JobState:
             yield
 
     def read(self) -> dict[str, Any] | None:
-        """Return what was agreed, None if nothing was yet. Raises StoreError."""
+        """Return the stored settings, None if there are none yet. Raises StoreError."""
         path = self.folder / _FILE
         try:
             said = json.loads(path.read_text(encoding="utf-8"))
@@ -62,7 +62,7 @@ class JobState:
         return found
 
     def agreed(self, asked: Mapping[str, Any], kind: str) -> dict[str, Any] | None:
-        """Return what was stored for these questions, None for a job that never began. Raises ConfigError if it was another job."""
+        """Return what was stored for these settings, None for a job that never began. Raises ConfigError if it was another job."""
         found = self.read()
         if found is None:
             return None
