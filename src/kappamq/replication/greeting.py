@@ -191,6 +191,16 @@ def whole(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
+def caller_of(member: str) -> str:
+    """The side of a proof for this member alone: no other one takes it, not even the caller itself."""
+    return f"caller of {member}"
+
+
+def called(member: str) -> str:
+    """The side of the answer to that."""
+    return f"called {member}"
+
+
 def proof(secret: str, side: str, first: str, second: str) -> str:
     """Proof that one side knows the secret; it fits only these nonces and this side, so it cannot be replayed."""
     return hmac.new(secret.encode(), f"{side}:{first}:{second}".encode("utf-8", "replace"), hashlib.sha256).hexdigest()

@@ -8,8 +8,19 @@ from collections.abc import Iterator
 from typing import Any, Final, Self
 
 from kappamq.protocol import address
-from kappamq.replication.frames import OPENING, VERSION, BadStream, Checksum, Frames, Kind, text_frame, values_of
-from kappamq.replication.greeting import NONCE_BYTES, Refusal, is_proof, proof
+from kappamq.replication.frames import (
+    OPENING,
+    VERSION,
+    BadStream,
+    Checksum,
+    Frames,
+    Kind,
+    content_of,
+    frame,
+    text_frame,
+    values_of,
+)
+from kappamq.replication.greeting import NONCE_BYTES, Refusal, is_proof, proof, whole
 
 CONNECT_S: Final = 2.0
 ANSWER_S: Final = 3.0
@@ -37,8 +48,8 @@ class PeerRequest:
 
     async def _next(self, seconds: float) -> tuple[Kind, bytes]:
         while True:
-            for frame in self._came:
-                return frame
+            for came in self._came:
+                return came
             async with asyncio.timeout(seconds):
                 data = await self._reader.read(_READ_BYTES)
             if not data:
@@ -58,7 +69,9 @@ class PeerRequest:
         if not of_group:  # a master says first which protocol it speaks
             async with asyncio.timeout(ANSWER_S):
                 await self._reader.readexactly(OPENING.size)
-        self._say(kind, {**question, "nonce": nonce})
+        asked = content_of({**question, "nonce": nonce})
+        self._out.write(frame(kind, asked, self._checksum))
+        ours = whole(asked)
         theirs = ""
         while True:
             said, content = await self._next(seconds)
@@ -69,9 +82,9 @@ class PeerRequest:
                 theirs = str(values.get("nonce"))
                 if secret is None:
                     raise Refusal("it asks for the secret of the group: set replicationSecret here, too")
-                self._say(Kind.PROOF, {"proof": proof(secret, sides[0], nonce, theirs)})
+                self._say(Kind.PROOF, {"proof": proof(secret, sides[0], ours, theirs)})
             elif said is Kind.WELCOME:
-                if secret is not None and not is_proof(values.get("proof"), secret, sides[1], nonce, theirs):
+                if secret is not None and not is_proof(values.get("proof"), secret, sides[1], ours, theirs):
                     raise Refusal("it does not know the secret of this group (replicationSecret)")
                 self._frames.trust()
                 return values

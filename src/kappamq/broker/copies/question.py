@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol, TypeVar, cast
 
 from kappamq.errors import KappaError
 from kappamq.replication.frames import BadStream, Checksum, Frames, Kind, frame, text_frame, values_of
-from kappamq.replication.greeting import NONCE_BYTES, Refusal, is_proof, proof
+from kappamq.replication.greeting import NONCE_BYTES, Refusal, is_proof, proof, whole
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ class QuestionLink(asyncio.Protocol):
         self._checksum = checksum
         self._lost = lost
         self._frames = Frames(checksum)
-        self._theirs = self._ours = ""  # nonces
+        self._theirs = self._ours = ""  # their question, which has a nonce, and our nonce
         self.proof = ""
         self._may_write = asyncio.Event()
         self._may_write.set()
@@ -68,8 +68,8 @@ class QuestionLink(asyncio.Protocol):
         self._allowed_s = _STALL_S  # so long, in all, what is said may yet wait for whoever takes it
         self._deadline = asyncio.get_running_loop().call_later(_GREETING_S, self.abort)
 
-    def _read(self, values: dict[str, Any]) -> str:
-        """Keep the question; returns its nonce. Raises KappaError if it makes no sense."""
+    def _read(self, values: dict[str, Any]) -> None:
+        """Keep the question. Raises KappaError if it makes no sense."""
         raise NotImplementedError
 
     def _answer(self) -> None:
@@ -116,7 +116,8 @@ class QuestionLink(asyncio.Protocol):
 
     def asked(self, content: bytes) -> None:
         try:
-            self._theirs = self._read(values_of(content))
+            self._read(values_of(content))
+            self._theirs = whole(content)
             if self._secret is None:
                 self._allow()
             else:

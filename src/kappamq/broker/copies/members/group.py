@@ -166,6 +166,7 @@ class Group:
         for group in (self._outlet.followers, self._outlet.groups):
             if self in group:
                 group.remove(self)
+        await self.seeding.stop()
         await self.connections.stop()
         if self._cutting is not None:
             await asyncio.gather(self._cutting, return_exceptions=True)
@@ -207,7 +208,7 @@ class Group:
         self._incoming = checked(self._store, node, taken, said.data)
         self.event(lambda: node.step(taken, self.now()))
         if said.log_min and node.leader == message.source:
-            self._upkeep.delete_with_master(said.log_min)
+            self.seeding.leader_begins_at(said.log_min, message.source.name, self._upkeep.delete_with_master)
         return hello
 
     def _found_or_join(self) -> None:

@@ -19,8 +19,29 @@ from kappamq.broker.copies.seeding.member import MemberSeeding
 from kappamq.config.copies import CopiesConfig
 from kappamq.errors import KappaError
 from kappamq.protocol import address
-from kappamq.replication.frames import OPENING, VERSION, BadStream, Checksum, Frames, Kind, frame, text_frame, values_of
-from kappamq.replication.greeting import NONCE_BYTES, MemberHello, Refusal, check_member, is_proof, proof
+from kappamq.replication.frames import (
+    OPENING,
+    VERSION,
+    BadStream,
+    Checksum,
+    Frames,
+    Kind,
+    content_of,
+    frame,
+    text_frame,
+    values_of,
+)
+from kappamq.replication.greeting import (
+    NONCE_BYTES,
+    MemberHello,
+    Refusal,
+    called,
+    caller_of,
+    check_member,
+    is_proof,
+    proof,
+    whole,
+)
 
 log = logging.getLogger(__name__)
 
@@ -204,8 +225,9 @@ class Peer:
     async def _greet(self, reader: asyncio.StreamReader, out: asyncio.StreamWriter) -> MemberHello:
         frames = Frames(self._checksum)
         hello = replace(self._member.ours(), nonce=secrets.token_hex(NONCE_BYTES))
-        out.write(OPENING.pack(-VERSION) + text_frame(Kind.MEMBER, hello.values(), self._checksum))
-        secret, nonce = self._member.config.secret, ""
+        said = content_of(hello.values())
+        out.write(OPENING.pack(-VERSION) + frame(Kind.MEMBER, said, self._checksum))
+        secret, ours, nonce = self._member.config.secret, whole(said), ""
         while True:
             data = await reader.read(1 << 16)
             if not data:
@@ -218,11 +240,11 @@ class Peer:
                     nonce = str(values.get("nonce"))
                     if secret is None:
                         raise Refusal("it asks for the secret of the group: set replicationSecret here, too")
-                    proved = proof(secret, "caller", hello.nonce, nonce)
+                    proved = proof(secret, caller_of(self.name), ours, nonce)
                     out.write(text_frame(Kind.PROOF, {"proof": proved}, self._checksum))
                 elif kind is Kind.WELCOME:
                     theirs = MemberHello.of(values)
-                    if secret is not None and not is_proof(theirs.proof, secret, "called", hello.nonce, nonce):
+                    if secret is not None and not is_proof(theirs.proof, secret, called(self.name), ours, nonce):
                         raise Refusal("it does not know the secret of this group (replicationSecret)")
                     check_member(theirs, self._member.ours())
                     if theirs.member != self.name:
@@ -273,7 +295,7 @@ class MemberLink(asyncio.Protocol):
         self._frames = Frames(checksum)
         self._opening = b""
         self._hello: MemberHello | None = None
-        self._nonce = ""
+        self._nonce = self._said = ""
         self._greeted = False
         self._transport: asyncio.Transport | None = None
         self._deadline: asyncio.TimerHandle | None = None
@@ -380,18 +402,19 @@ class MemberLink(asyncio.Protocol):
             self._member.questions.take(kind, transport, content)
         elif kind is Kind.MEMBER and self._hello is None:
             self._hello = MemberHello.of(values_of(content))
+            self._said = whole(content)
             if secret is None:
                 self._welcome(self._hello, "")
             else:
                 self._nonce = secrets.token_hex(NONCE_BYTES)
                 self._say(Kind.CHALLENGE, {"nonce": self._nonce})
         elif kind is Kind.PROOF and self._hello is not None and self._nonce and not self._greeted:
-            theirs = self._hello.nonce
-            if not is_proof(values_of(content).get("proof"), secret or "", "caller", theirs, self._nonce):
+            theirs, me = self._said, self._member.config.member or ""
+            if not is_proof(values_of(content).get("proof"), secret or "", caller_of(me), theirs, self._nonce):
                 raise Refusal(
                     "it does not know the secret of this group: replicationSecret must be the same on all members"
                 )
-            self._welcome(self._hello, proof(secret or "", "called", theirs, self._nonce))
+            self._welcome(self._hello, proof(secret or "", called(me), theirs, self._nonce))
         elif kind is Kind.HELLO:
             raise Refusal("this broker is a member of a Raft group: it has no slaves, only other members (dLegerPeers)")
         else:

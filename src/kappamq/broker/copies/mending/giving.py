@@ -103,9 +103,8 @@ class RangeLink(QuestionLink):
         self._giver = giver
         self._question: RangeQuestion | None = None
 
-    def _read(self, values: dict[str, Any]) -> str:
+    def _read(self, values: dict[str, Any]) -> None:
         self._question = RangeQuestion.of(values)
-        return self._question.nonce
 
     def _answer(self) -> None:
         assert self._question is not None

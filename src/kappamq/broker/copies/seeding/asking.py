@@ -152,6 +152,14 @@ class Seeding:
                 conversation.end()
         return offer.files > 0
 
+    async def leader_begins(self, place: str) -> int:
+        """Where the log of the leader at that place begins. Raises KappaError, OSError, EOFError or TimeoutError."""
+        conversation = await Conversation.begin(place, self._config.secret, self._checksum)
+        try:
+            return (await conversation.ask(self._now(wanted=False), only=True)).begin
+        finally:
+            conversation.end()
+
     def _now(self, wanted: bool) -> Asking:
         group_id = MemberFiles(self._store_config.root, self._store_files).group_id()
         return replace(self.asking(), reaches=self._files.reaches(), wanted=int(wanted), group_id=group_id)

@@ -179,10 +179,9 @@ class SeedLink(QuestionLink):
         self._asking: Asking | None = None
         self._only = False
 
-    def _read(self, values: dict[str, Any]) -> str:
+    def _read(self, values: dict[str, Any]) -> None:
         self._only = bool(values.pop("only", 0))
         self._asking = Asking.of(values)
-        return self._asking.nonce
 
     def _answer(self) -> None:
         assert self._asking is not None

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Callable
 from typing import Final
 
 from kappamq.broker.copies.seeding.asking import Seeding
 from kappamq.config.copies import CopiesConfig
+from kappamq.errors import KappaError
 from kappamq.raft import Message, Node, Terms
 from kappamq.raft.messages import PreVote, TimeoutNow, Vote
 from kappamq.replication import terms_file
 from kappamq.store.message_store import MessageStore
 
+log = logging.getLogger(__name__)
+
 _ELECTING: Final = (PreVote, Vote, TimeoutNow)
+_LOOK_AGAIN_S: Final = 2.0
 
 
 class MemberSeeding:
@@ -37,6 +43,8 @@ class MemberSeeding:
         self._node = node
         self._group_id = group_id
         self._is_connected = is_connected
+        self._looking: asyncio.Task[None] | None = None
+        self._look_again = 0.0
 
     # -- this member may have only a part of the log -----------------------------------------------------------------------
 
@@ -54,12 +62,49 @@ class MemberSeeding:
 
     def cannot_go_on(self, leader: str) -> None:
         """That member says that it does not have any more what our log would go on with."""
+        if self._leads(leader):
+            self._look(leader, self._judge)
+
+    def _leads(self, name: str) -> bool:
         node = self._node()
-        if node is not None and node.leader is not None and node.leader.name == leader:
+        return node is not None and node.leader is not None and node.leader.name == name
+
+    def leader_begins_at(self, log_min: int, leader: str, delete_below: Callable[[int], None]) -> None:
+        """That member says that its log begins there. `delete_below`: told where it does begin, if that lets files of ours go."""
+        now = asyncio.get_running_loop().time()
+        if log_min >= self._store.log.min + self._store.config.segment_bytes and now >= self._look_again:
+            self._look_again = now + _LOOK_AGAIN_S  # it is said with each beat, and files may be needed here for longer
+            self._look(leader, lambda _leader, begin: delete_below(begin))
+
+    def _look(self, leader: str, then: Callable[[str, int], None]) -> None:
+        """Whoever has said it is not believed, since it costs what is here: the leader is asked where it is known to be."""
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(self._ask(leader, then))
+
+    async def _ask(self, leader: str, then: Callable[[str, int], None]) -> None:
+        place = self._place_of(leader)
+        if place is None:
+            return
+        try:
+            begin = await self._seeding.leader_begins(place)
+        except (KappaError, OSError, EOFError, TimeoutError) as error:
+            log.info("raft: %s cannot be asked where its log begins: %s", leader, error)
+            return  # it says so again
+        if self._leads(leader):
+            then(leader, begin)
+
+    def _judge(self, leader: str, begin: int) -> None:
+        """What we have is the leader's log up to `confirmed`: unless its log begins behind that, we can go on."""
+        if begin > self._store.marks.confirmed.offset:
             self._too_far_behind(
                 self._place_of(leader) or "",
-                f"its log ends at {self._store.log.end}, and the log of the leader ({leader}) begins behind that",
+                f"its log ends at {self._store.log.end}, and the log of the leader ({leader}) begins at {begin}",
             )
+
+    async def stop(self) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.gather(self._looking, return_exceptions=True)
 
     # -- others ------------------------------------------------------------------------------------------------------------
 
