@@ -1,4 +1,4 @@
-"""Seeding in a Raft group: who cannot go on with its log, what goes with a log that begins later, what is kept for members."""
+"""Seeding in a Raft group: members whose log cannot be continued, the terms of a log that begins later, files kept for members."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class MemberSeeding:
         group_id: Callable[[], str],
         is_connected: Callable[[str], bool],
     ) -> None:
-        """`too_far_behind`: told where the leader is and why, if our log cannot be continued. `is_connected`: whether we can speak to
-        that member."""
+        """`too_far_behind`: called with the leader's address and the reason, if our log cannot be continued. `is_connected`: whether
+        that member is connected."""
         self._config = config
         self._store = store
         self._seeding = seeding
@@ -45,7 +45,7 @@ class MemberSeeding:
         return self._seeding.is_pending
 
     def demand_whole(self) -> None:
-        """Raises StoreError if this member's store cannot be what a group begins with."""
+        """Raise StoreError if a group cannot begin with this member's store."""
         self._seeding.demand_whole()
 
     def ignores(self, message: Message) -> bool:
@@ -53,7 +53,7 @@ class MemberSeeding:
         return self.is_pending and isinstance(message, _ELECTING)
 
     def cannot_go_on(self, leader: str) -> None:
-        """That member says that it does not have any more what our log would go on with."""
+        """That member reports that it no longer has the bytes that would continue our log."""
         node = self._node()
         if node is not None and node.leader is not None and node.leader.name == leader:
             self._too_far_behind(
@@ -64,7 +64,7 @@ class MemberSeeding:
     # -- others ------------------------------------------------------------------------------------------------------------
 
     def terms_at(self, begin: int) -> str:
-        """For a log that begins there: the term and the members that it has from before."""
+        """Return the term and the members before a log that begins there."""
         node = self._node()
         assert node is not None
         terms = Terms(node.log.terms.base, node.log.terms.records)
@@ -86,4 +86,4 @@ class MemberSeeding:
         return max(min(held, default=end), end - self._config.keep_bytes_max)
 
     async def renew_below(self, log_min: int) -> None:
-        """What members need cannot be stored again: it stays where it is."""
+        """Log files that members need cannot be replaced by copies at the log's end: they stay."""
