@@ -1,7 +1,7 @@
-"""Open transactions and the log: whatever happens to one is one group of records, stored whole or not at all.
+"""Open transactions and the log: each change of one is a group of records, stored whole or not at all.
 
-The state changes when the group is appended, so a second decision that comes right behind the first finds it ended. A crash
-takes both back or none. What is told to the world (answers, positions) waits until the log is safe.
+The state changes when the group is appended, so a second decision right after the first finds it ended. A crash
+reverts both or none. Everything visible outside (answers, positions) waits until the log is safe.
 """
 
 from __future__ import annotations
@@ -159,10 +159,10 @@ class HalfLog:
     def places_behind(self, half: Half) -> int:
         return self._store.queue_state(names.HALF_TOPIC, 0).next - half.queue_offset
 
-    # -- what happens to a transaction -------------------------------------------------------------------------------------
+    # -- changes of a transaction ------------------------------------------------------------------------------------------
 
     def prepare(self, draft: Draft, group: str) -> Placed:
-        """Store a message as a half message: nobody sees it before it is committed."""
+        """Store a message as a half message, invisible until it is committed."""
         half_records.prepare(draft, group)
         return self._opened(draft, self._appender.append(draft))
 
@@ -244,7 +244,7 @@ class HalfLog:
         return end
 
     def drop(self, half: Half) -> int:
-        """It cannot be read any more: forget it."""
+        """Forget a half message that cannot be read any more."""
         return self._end(half, Outcome.GIVEN_UP, [], own=True)
 
     def renew(self, half: Half, record: Record) -> None:
