@@ -76,7 +76,7 @@ class Broker:
         copies: CopiesConfig | None = None,
         machine: Machine | None = None,
     ) -> Self:
-        """Raise StoreError, and leave nothing open then."""
+        """Raises StoreError, and leaves nothing open then."""
         store, net = within_descriptors(store, net)
         setup = Setup(
             config=replace(config),
@@ -358,7 +358,7 @@ class Broker:
 
     @property
     def delivery(self) -> Delivery:
-        """Raise NotMaster while this node does not have the role."""
+        """Raises NotMaster while this node does not have the role."""
         return self.role.delivery
 
     # -- seen from outside -------------------------------------------------------------------------------------------------

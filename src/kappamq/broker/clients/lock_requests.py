@@ -108,7 +108,7 @@ class Locking:
             )
 
     def _is_ours(self, queue: MessageQueue) -> bool:
-        """Refuse locks of queues that do not exist here: their number would be unlimited."""
+        """Return whether the queue exists here: locks of others are refused, since their number would be unlimited."""
         topic = self._topics.get(queue.topic)
         queues = max(topic.read_queues, topic.write_queues) if topic is not None else 0
         return queue.broker == self._config.name and 0 <= queue.queue_id < queues

@@ -340,7 +340,7 @@ class Clients:
         return online is None or not online.members or not online.subscriptions or topic in online.subscriptions
 
     def conflicts(self) -> Iterator[tuple[str, list[str]]]:
-        """Return groups whose members contradict each other, and how."""
+        """Yield groups whose members contradict each other, and how."""
         for group in self.consumers.values():
             if found := group.agreement.conflicts:
                 yield group.name, found

@@ -293,7 +293,7 @@ class Pulls:
             self._refuse(request, verdict, payload)
 
     def _is_at_end(self, request: PullRequest, verdict: int) -> bool:
-        """What it asks for may still come; behind the end of a copy that lags lies what the master has shown."""
+        """Return whether the message may still come: the master may have shown messages beyond the end of a copy that lags."""
         is_beyond = verdict == TOO_LARGE or (verdict == NO_MESSAGES and request.offset != 0)
         return self._may_lag() if is_beyond else verdict in (EMPTY, NO_MESSAGES)
 

@@ -57,7 +57,7 @@ class ApacheMaster:
             self.leave()
 
     async def greet(self, place: str, end: int) -> Start:
-        """Check that a log that ends at `end` can go on with this master's. Raises Refusal."""
+        """Return the start of the stream, if a log that ends at `end` can go on with this master's. Raises Refusal."""
         said = await self._runtime(place)
         if _OURS in said:
             raise Refusal(
