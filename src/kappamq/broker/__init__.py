@@ -1,1 +1,1 @@
-"""The broker: one idea per file. broker.py builds what lives as long as the process, roles.py what lives as long as this node may write."""
+"""The broker: one idea per file. broker.py builds the process-long objects, roles.py those that exist while this node may write."""

@@ -1,4 +1,4 @@
-"""The whole machine: builds the parts of a broker from each other, begins and ends them; no other logic."""
+"""The whole broker: builds its parts from each other, starts and stops them; no other logic."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ log = logging.getLogger(__name__)
 
 
 class Broker:
-    """`open` returns one whose store is open and whose tables are loaded; `start` has it serve; `stop` ends either."""
+    """`open` returns a broker with an open store and loaded tables; `start` begins to serve; `stop` ends either."""
 
     @classmethod
     async def open(
@@ -96,7 +96,8 @@ class Broker:
             raise
 
     def __init__(self, base: Foundation) -> None:
-        """Everything that lives as long as the process; what needs the right to write is built by the role, each time it begins."""
+        """Build everything that lives as long as the process; the role builds the parts that need the right to write, each time it
+        begins."""
         self._base, self._stops = base, base.stops
         setup = base.setup
         self.config, self.store_config, self.net_config = setup.config, setup.store, setup.net
@@ -111,7 +112,7 @@ class Broker:
         self.pending_resets, self.settings, self.queue_ends = tables.pending_resets, tables.settings, tables.queue_ends
         self.address_of, self.registration = base.address_of, base.registration
 
-        # What reads: pulls, and repairs of what they cannot read.
+        # Parts that read: pulls, and repairs of unreadable data.
         store, writer, events, clock = self.store, self.writer, self.events, self.clock
         read, write = self.workers.read, self.workers.write
         self.damage = Counts()
@@ -127,7 +128,7 @@ class Broker:
         )
         self.stats = Stats(self.kernel, clock, self.config.cluster, store.log.end, read, lambda: self.pulls.missed)
 
-        # What keeps the store in order, and other copies of it.
+        # Upkeep of the store, and its copies.
         self.upkeep = Upkeep(base, self.stats.entered)
         self._stops.push_async_callback(self.upkeep.stop)
         self.copies = Copies(base, self.upkeep, self.damage, self.lost_pages, self._end_with)
@@ -207,7 +208,7 @@ class Broker:
         self._unfit: asyncio.Future[StoreError] = asyncio.get_running_loop().create_future()
 
     def _subscribe(self) -> None:
-        """Which part listens to what, besides what tables and pulls listen to; listeners are called in this order."""
+        """Subscribe parts to events, besides those of tables and pulls; listeners are called in this order."""
         events = self.events
         events.on(TopicChanged, self.registration.topic_has_changed)
         events.on(TopicDeleted, self.topic_files.topic_deleted)
@@ -250,7 +251,7 @@ class Broker:
     # -- its life ----------------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Listen, register. Returns when clients can send and pull."""
+        """Listen and register. Returns when clients can send and pull."""
         try:
             await self._serve()
         except BaseException:
@@ -259,7 +260,7 @@ class Broker:
         self._is_serving = True
 
     async def _serve(self) -> None:
-        # What is served from here on counts by message time: first it must be clear what that is.
+        # Requests served from here on use message time, so it must be known first.
         self.clock_watch.begin(ours=self.recovered.writer != "foreign")
         self.settings.restore()
         self.upkeep.start()
@@ -289,12 +290,12 @@ class Broker:
         await self.registration.start()
 
     async def stop(self) -> None:
-        """Sign off, let go of clients, bring everything to disk."""
+        """Unregister, disconnect clients, write everything to disk."""
         if not self._is_serving:
             await self._stops.aclose()
             return
         self._is_serving = False
-        self._stops.pop_all()  # here the parts end in another order, since clients are served meanwhile
+        self._stops.pop_all()  # here the parts end in another order than at a failed start, since clients are served meanwhile
         self.bursts.stop()
         self.pulls.repairs.stop()
         self.half_follower.stop()
@@ -318,14 +319,14 @@ class Broker:
     # -- the role that may write -------------------------------------------------------------------------------------------
 
     async def begin_role(self) -> None:
-        """This node is the master from now on: it stores and delivers messages. Raises StoreError if its store is not whole."""
+        """Become the master: this node stores and delivers messages from now on. Raises StoreError if its store is incomplete."""
         self.seeding.demand_whole()
         await self.copies.end_following()
         self.copies.lead()
         await self.role.begin()
 
     async def end_role(self) -> None:
-        """Another node is the master: this one answers pulls and queries, and refuses what would have to be stored."""
+        """Become a slave: this node answers pulls and queries, and refuses requests that would store something."""
         drain_s = self.store_config.sync_flush_timeout_ms / 1000
         had_it = self.role.is_held
         await self.role.end(drain_s)
@@ -336,7 +337,7 @@ class Broker:
         await self.role.begin(still)
 
     async def _end_leading(self) -> None:
-        """Another member leads, or none. What our tables have that is not confirmed is not true any more."""
+        """Another member leads, or none. Unconfirmed changes of our tables are void."""
         await self.role.end(0)
         if self.metadata.trust_again():
             for change in self.metadata.follow():  # what the other leader has recorded meanwhile
@@ -367,7 +368,7 @@ class Broker:
         return self._base.address
 
     def cautions(self) -> list[Caution]:
-        """What an operator should know about how copies are configured."""
+        """Return warnings for the operator about the configuration of copies."""
         return cautions(replace(self.config, port=self.port), self.copies_config)
 
     def _end_with(self, error: StoreError) -> None:
@@ -376,5 +377,5 @@ class Broker:
             self._unfit.set_result(error)
 
     async def unfit(self) -> StoreError:
-        """Returns, with the reason, when this broker cannot go on and is to be stopped and started again. Mostly it never does."""
+        """Return, with the reason, when this broker cannot go on and must be stopped and started again. Usually this never returns."""
         return await asyncio.shield(self._unfit)

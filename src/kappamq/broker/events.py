@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Resubscribed:
-    """A group wants other messages of this topic than before."""
+    """A group has changed its subscription to this topic."""
 
     group: ConsumerGroup
     topic: str
@@ -31,7 +31,7 @@ class ClockStepped:
 
 @dataclass(frozen=True, slots=True)
 class Subscribed:
-    """What a group wants of a topic is new or newer; None: it does not want it any more."""
+    """A group's subscription to a topic is new or newer; None: it has unsubscribed."""
 
     group: str
     topic: str
@@ -40,7 +40,7 @@ class Subscribed:
 
 @dataclass(frozen=True, slots=True)
 class MembersChanged:
-    """Consumers have come to a group or left it, or its topics are others: its members have to share the queues anew."""
+    """Consumers have joined or left a group, or its topics have changed: its members have to rebalance."""
 
     group: ConsumerGroup
 
@@ -52,7 +52,7 @@ class ConnectionLost:
 
 @dataclass(frozen=True, slots=True)
 class KernelNoted:
-    """The kernel has stored messages that are not for consumers yet, or ended transactions. Told before what comes behind them."""
+    """The kernel has stored messages that are not for consumers yet, or ended transactions. Published before later requests are served."""
 
     notes: list[Note]
 
@@ -69,7 +69,7 @@ class LogFilePrepared:
 
 @dataclass(frozen=True, slots=True)
 class SentBack:
-    """A consumer could not deal with a message of this topic, and its group will get it again."""
+    """A consumer could not process a message of this topic, and its group will get it again."""
 
     group: str
     topic: str

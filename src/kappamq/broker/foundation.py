@@ -1,4 +1,4 @@
-"""What a broker stands on before it serves clients: settings, the open store, the one way into its log, its tables, its address."""
+"""The parts that a broker needs before it serves clients: settings, the open store, the log writer, tables, address."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Setup:
-    """What a broker is made from. The settings are its own: those changed at run time are written into them."""
+    """The input of a broker. It owns the settings: those changed at run time are written into them."""
 
     config: BrokerConfig
     store: StoreConfig
@@ -61,7 +61,8 @@ class Setup:
 
 
 class Foundation:
-    """Process-long. `build` opens the store and loads the tables; `stops` gets whatever has to be stopped if a later step fails."""
+    """Process-long. `build` opens the store and loads the tables; `stops` collects everything that must be stopped if a later step
+    fails."""
 
     def __init__(
         self,
@@ -102,7 +103,7 @@ class Foundation:
         self.boot_id = setup.machine.boot_id()
         self.recovered = self._open_store(begin_at)
         stops.callback(store.close)
-        # The one way into the log.
+        # The log writer: everything stored goes through it.
         self.workers = Workers()
         stops.callback(self.workers.stop)
         self.gate = Gate(self.kernel)
@@ -113,7 +114,7 @@ class Foundation:
             self.gate.close(NOT_MASTER, not_master(), for_all=True)
         self.next_file = NextLogFile(store.log, self.gate, clock, events, setup.machine.new_thread("kappamq-next"))
         self.writer = LogWriter(store, self.gate, clock, net.inflight_bytes_max, self.next_file.finish)
-        # The tables that are made of the log.
+        # The tables, which are computed from the log.
         snapshots = Snapshots(setup.store.root / "config", store.files)
         self.metadata = Metadata(store, snapshots, clock, bytes(8), self.writer)
         self.clients = Clients(config, events)
@@ -144,13 +145,13 @@ class Foundation:
         stops.callback(reader.stop)
         seeding = Seeding(copies, config, setup.store, setup.files, setup.kernel_module)
         begin_at = await seeding.before_open()
-        # A port that is given is not bound before everything is in its place: clients that know it connect at once.
+        # A given port is not bound before everything is ready: clients that know it connect at once.
         listeners = (
             [] if config.port else bind_free_ports(config.listen_host, setup.net.listen_backlog, copies.port_given)
         )
         stops.callback(close_all, listeners)
         made = cls(setup, reader, seeding, begin_at, listeners, stops)
-        # Records say where they were stored, also those that loading brings about: first it must be known where we are.
+        # Records contain our address, also those that loading stores, so it must be known first.
         await made.registration.learn_address()
         for note in (*made.recovered.notes, *made.load_tables()):
             log.warning("%s", note)
@@ -158,10 +159,10 @@ class Foundation:
 
     def _open_store(self, begin_at: int) -> Recovered:
         began = time.perf_counter()
-        # What a Raft group has not confirmed is shown to nobody, also after a restart.
+        # Unconfirmed messages of a Raft group stay invisible, also after a restart.
         known = None if self.setup.copies.group is None else 0
         found = self.store.open(self.boot_id, enter_up_to=known, begin_at=begin_at)
-        # After a crash the operator wants to know; else only at the level of details.
+        # After a crash this is of interest to the operator; else log it at debug level.
         level = logging.INFO if found.clean and not found.rebuilt and not found.damage else logging.WARNING
         log.log(level, "%s", found.story(time.perf_counter() - began))
         return found

@@ -1,4 +1,4 @@
-"""What the machine and its limits make of a configuration: descriptors, the kernel, and how to tell one start from the next."""
+"""Adapts a configuration to the machine and its limits: descriptors, the kernel, and an id for each start of the machine."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def new_kernel(module: KernelModule, broker: BrokerConfig, store: StoreConfig, n
 
 
 class KernelCopies:
-    """What the kernel keeps copies of, and may be something else later."""
+    """Pass settings to the kernel that it copies and that may change later."""
 
     def __init__(self, kernel: Kernel, store: StoreConfig) -> None:
         self._kernel = kernel
         self._store = store
 
     def set_host(self, packed: bytes) -> None:
-        """What records say from now on about where they were stored."""
+        """Set the store address of records from now on."""
         self._kernel.store_host = packed
 
     def settings_changed(self, event: SettingsChanged) -> None:
@@ -87,7 +87,7 @@ def boot_id() -> str:
 
 @dataclass(frozen=True)
 class Machine:
-    """What a broker has of its machine besides disk, clocks and event loop; a simulated machine hands in its own."""
+    """A broker's interface to its machine besides disk, clocks and event loop; a simulated machine passes its own."""
 
     bind_ports: Callable[[str, int, int, int], list[socket.socket]] = bind_ports
     new_thread: Callable[[str], Executor] = lambda name: ThreadPoolExecutor(1, name)

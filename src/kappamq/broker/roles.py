@@ -1,7 +1,7 @@
-"""Process-long and role-long: what a node is while it may write, and what it is always.
+"""Process-long and role-long: the parts of a node that exist only while it may write, and those that always exist.
 
-Store, threads, sockets, registration, tables, pulls and clients live as long as the process. A *role* is shorter: what elects a
-master (the configuration, or a Raft group) begins it and ends it, as often as need be, while the process runs.
+Store, threads, sockets, registration, tables, pulls and clients live as long as the process. A *role* is shorter: the configuration, or a
+Raft group, which elects the master, begins and ends it any number of times while the process runs.
 While the node has the role it stores messages, delivers what is due, asks about transactions, grants locks, records offsets and
 deletes old log files. Without it, it answers pulls, queries and requests of operators; a request that would store something gets code 14
 (NotMaster).
@@ -57,7 +57,7 @@ SERVED: Final = (
 
 
 class MasterRole:
-    """The right to write, and everything that exists only while this node has it. One at a time, one life after the other."""
+    """The right to write, and everything that exists only while this node has it. It can begin and end repeatedly."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class MasterRole:
 
     @property
     def delivery(self) -> Delivery:
-        """What serves the role. Raises NotMaster while this node does not have it."""
+        """The delivery of the role. Raises NotMaster while this node does not have it."""
         if self._delivery is None:
             raise not_master()
         return self._delivery
@@ -105,7 +105,7 @@ class MasterRole:
                 await self._begin(still)
 
     async def _begin(self, still: Callable[[], bool]) -> None:
-        # What is built now counts upon a log that does not grow, and whose records are all in the queues.
+        # The parts built now rely on a log that does not grow, and whose records are all in the queues.
         self._close_gate()
         writer = self._base.writer
         writer.end_turn()
@@ -120,7 +120,7 @@ class MasterRole:
         except BaseException:
             self._give_back()
             raise
-        # From here on without a pause: no request is served by half of it.
+        # No `await` from here on: no request is served by half of it.
         self._gate.open(NOT_MASTER)
         self._listening.on(Tick, delivery.tick)
         self._listening.on(ClockStepped, delivery.clock_stepped)
@@ -155,7 +155,7 @@ class MasterRole:
             await self._drain(drain_s)
 
     def _give_back(self) -> None:
-        """Nothing of the role is left that would read or write what followers do."""
+        """Whether nothing of the role is left that would read or write files that followers use."""
         self._halves.give_back()
         self._timers.give_back()
 

@@ -150,7 +150,7 @@ def _shim(real: Path) -> Path:
 
 
 def _caches() -> Iterator[Callable[[], Path]]:
-    """Return where to put the shim: in the user's cache, else in a directory of this process."""
+    """Yield functions that return where to put the shim: in the user's cache, else in a directory of this process."""
     yield lambda: Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "kappamq"
     yield lambda: Path(tempfile.mkdtemp(prefix="kappamq-java-"))
 

@@ -28,7 +28,7 @@ from kappamq.protocol.frame import Frame
 
 
 class Administration:
-    """What operators ask and tell a broker."""
+    """The requests of operators to a broker."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class Administration:
         )
 
     def when_safe(self, request: Request[Any], response: Frame) -> None:
-        # Everything recorded up to now: an answer that comes later must not overtake those that wait already.
+        # Wait for everything recorded so far: a later answer must not overtake those that wait already.
         answer_when_stored(self._writer, request, response, self._store.append_offset)
 
     def handlers(self) -> dict[int, Handler]:

@@ -1,4 +1,4 @@
-"""Questions of operators that only a client can answer: passed on over the connection the client has opened."""
+"""Requests of operators that only a client can answer: passed on over the connection that the client has opened."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 _CALL_S = 10.0
 _STATUS_S = 5.0
 _STATUS_BYTES_MAX = 2 << 20  # about 20,000 queues
-_VERSION_STATUS = 28  # the first client version that tells its offsets
+_VERSION_STATUS = 28  # the first client version that reports its offsets
 
 
 class ClientCalls:
@@ -132,7 +132,7 @@ class ClientCalls:
             answer = await client.connection.request(question, min(_STATUS_S, self.call_s))
             if answer.code != 0:
                 return None
-            # A peer's answer is as little to be trusted as its requests.
+            # A peer's answer is not to be trusted any more than its requests.
             return await self._beside.run(client.connection, _status, answer.body, size=len(answer.body))
         except (Busy, RequestTimeout, NotConnected, ProtocolError) as error:
             log.info("client %s did not report its offsets: %s", client.client_id, error)  # the others still may
@@ -140,8 +140,8 @@ class ClientCalls:
 
 
 def _status(body: bytes) -> ConsumerStatus:
-    """Beside the loop: what a client says about its offsets."""
+    """Worker: parse a client's answer about its offsets."""
     if len(body) > _STATUS_BYTES_MAX:
         raise ProtocolError(f"its answer has {len(body)} bytes, {_STATUS_BYTES_MAX} at most")
     check_values(body, _STATUS_BYTES_MAX // VALUE_BYTES)
-    return ConsumerStatus.decode(body)  # queues are keys, which is not standard JSON: all of it is read slowly
+    return ConsumerStatus.decode(body)  # queues are keys, which is not standard JSON: parsing is slow

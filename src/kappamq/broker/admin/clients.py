@@ -1,4 +1,4 @@
-"""Requests of operators about clients: which are connected, and which read what."""
+"""Requests of operators about clients: which are connected, and what they read."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class AdminClients:
         return request.reply(body=await self._beside.run(request.connection, _producer_table, groups, now_ms, now))
 
     def groups_of_topic(self, request: Request[QueryGroupsOfTopic]) -> Frame:
-        """Groups that subscribe to a topic now, and those that have read from it."""
+        """Return the groups that subscribe to a topic now, and those that have read from it."""
         topic = request.header.topic
         found = {group.name for group in self._clients.subscribers(topic)} | self._offsets.groups_of(topic)
         return request.reply(body=GroupList(sorted(found)).encode())
@@ -90,7 +90,7 @@ class AdminClients:
         return request.reply(body=TopicList(sorted(self._offsets.topics_of(group))).encode())
 
     def subscription(self, request: Request[QuerySubscription]) -> Frame:
-        """What a group wants of a topic; without it if the group is not online."""
+        """Return a group's subscription to a topic; empty if the group is not online."""
         header = request.header
         group = self._clients.consumers.get(header.group)
         wanted = group.subscriptions.get(header.topic or "") if group is not None else None
@@ -98,7 +98,7 @@ class AdminClients:
 
 
 def _producer_table(groups: list[tuple[str, list[Client]]], now_ms: int, now: float) -> bytes:
-    """Worker: each producer, and when it was last heard of."""
+    """Worker: each producer, and the time of its last heartbeat."""
     table = {
         name: [
             ProducerInfo(

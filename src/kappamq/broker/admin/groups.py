@@ -1,4 +1,4 @@
-"""What operators do with consumer groups: make, change, forbid, delete, list."""
+"""Operations on consumer groups: create, change, forbid, delete, list."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class AdminGroups:
         self._when_safe(request, request.reply())
 
     async def update_list(self, request: Request[UpdateGroupList]) -> None:
-        """All of them, or, if one is wrong, none."""
+        """Create all of them or, if one is wrong, none."""
         given = request.parse(GroupConfigList).groups
         if not given:
             raise InvalidParameter("the list of groups (groupConfigList) is empty")
@@ -94,7 +94,7 @@ class AdminGroups:
         )
 
     def delete(self, request: Request[DeleteGroup]) -> None:
-        """Delete a group; with cleanOffset, also where it was. One that is not here is as good as deleted."""
+        """Delete a group; with cleanOffset, also its offsets. Deleting one that does not exist succeeds."""
         header = request.header
         if header.group in names.BUILT_IN_GROUPS:
             raise InvalidParameter(f"group {header.group} belongs to the system and stays")
@@ -129,7 +129,7 @@ class AdminGroups:
         return request.reply(header=GetAllGroupsResponse(total=total), body=body)
 
     def _page(self, header: GetAllGroups) -> tuple[int, bytes]:
-        """Beside the loop: how many groups there are, and the answer."""
+        """Worker: the number of groups, and the answer."""
         version = self._groups.version  # before the table, see AdminTopics
         groups = self._groups.table.copy()
         forbidden = {group: topics.copy() for group, topics in self._groups.forbidden.copy().items()}

@@ -37,17 +37,17 @@ class Maintenance:
         }
 
     async def delete_expired(self, request: Request[DeleteExpiredLog]) -> Frame:
-        """Log files past their time go now, whatever the hour. The answer says how many there were."""
+        """Delete expired log files now, whatever the hour. The answer says how many there were."""
         count = await self._upkeep.delete_expired(asked=True)
         return request.reply(remark=f"{count} log files deleted")
 
     async def clean_queues(self, request: Request[CleanExpiredQueues]) -> Frame:
-        """Queue and index files lose what points below the log's beginning."""
+        """Remove entries of queue and index files that point below the log's beginning."""
         await self._upkeep.raise_minimums()
         return request.reply()
 
     async def clean_topics(self, request: Request[CleanUnusedTopics]) -> Frame:
-        """Queue files of topics that exist no more go."""
+        """Delete queue files of topics that no longer exist."""
         folders = {topic for topic, _queue_id in await self._write(lambda: list(self._store.queues.queues()))}
         gone = [
             topic for topic in sorted(folders) if self._topics.get(topic) is None and not self._topics.is_system(topic)

@@ -1,7 +1,7 @@
 """Requests that move a group: to a time, to an offset (222), or to where another group is (314).
 
-Usually the broker moves it, see resets.py. With useServerSideResetOffset=false it only computes where to, and leaves the
-moving to the clients that are online (220), as RocketMQ did before: they stop, set their offsets, and go on from there.
+Usually the broker moves it, see resets.py. With useServerSideResetOffset=false it only computes the offsets, and tells the
+clients that are online (220) to move, as RocketMQ did before: they stop, set their offsets, and go on from there.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from kappamq.store.message_store import MessageStore
 log = logging.getLogger(__name__)
 
 ALL_QUEUES = BY_TIME = -1
-_VERSION_RESETS = 28  # the first client version that can be told to
+_VERSION_RESETS = 28  # the first client version that supports it
 
 
 class OffsetResets:
@@ -64,15 +64,15 @@ class OffsetResets:
         self._appender = appender
         self._worker = worker
         self._when_safe = when_safe
-        self._on_reset = on_reset  # told the topic and the queue, once it was reset
+        self._on_reset = on_reset  # called with the topic and the queue, once it was reset
 
     def handlers(self) -> dict[int, Handler]:
         return {RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: self.reset, RequestCode.CLONE_GROUP_OFFSET: self.clone}
 
     def _move(self, group: str, topic: str, offsets: dict[int, int]) -> list[tuple[str, int]]:
-        """Both as one: a crash leaves both or none, and so does a log that has no room."""
+        """Store both as one group: a crash leaves both or none, and so does a log without room."""
         rows = {str(queue_id): offset for queue_id, offset in offsets.items()}
-        self._offsets.record_commits()  # those from before come before it
+        self._offsets.record_commits()  # earlier commits come before it
         reset, moved = [group, topic, rows], [topic, group, rows]
         self._appender.append_group([], [("reset", reset), ("offsets-reset", moved)], own=True)
         known = self._clients.consumers.get(group)
@@ -82,7 +82,7 @@ class OffsetResets:
         return [(topic, queue_id) for queue_id in offsets]
 
     async def _tell(self, queues: list[tuple[str, int]]) -> None:
-        """Pulls that wait at these queues hear of it, but not before nobody can take the reset back: a consumer cannot be called
+        """Answer pulls that wait at these queues, but only once the reset cannot be lost any more: a consumer cannot be called
         back. If the disk fails, nobody hears of it."""
         try:
             await self._appender.confirmed(self._store.append_offset)
@@ -95,7 +95,7 @@ class OffsetResets:
     # -- to a time or an offset --------------------------------------------------------------------------------------------
 
     async def reset(self, request: Request[ResetOffsetByBroker]) -> None:
-        """By offset, by time, or (a negative time) to the end.
+        """Reset by offset, by time, or (a negative time) to the end.
 
         Without `isForce` a group that its clients move goes only backwards. The broker itself moves it wherever it is told
         to, as RocketMQ's does: `resetOffsetByQueueId` of its tools never sets isForce."""
@@ -155,7 +155,7 @@ class OffsetResets:
         return found
 
     def _tell_clients(self, header: ResetOffsetByBroker, targets: dict[int, int]) -> None:
-        """All of them: each knows by itself which of the queues are its own."""
+        """Notify all of them: each knows which of the queues are its own."""
         group = self._clients.consumers.get(header.group)
         members: list[Client] = list(group.members.values()) if group is not None else []
         if not members:
@@ -186,7 +186,7 @@ class OffsetResets:
     # -- to where another group is -----------------------------------------------------------------------------------------
 
     async def clone(self, request: Request[CloneGroupOffset]) -> None:
-        """Put one group where another one is, in one topic or in all that it reads; also while consumers are connected."""
+        """Set one group's offsets to another's, in one topic or in all that it reads; also while consumers are connected."""
         header = request.header
         names.check_group(header.target_group)
         if header.source_group == header.target_group:

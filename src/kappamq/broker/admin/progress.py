@@ -1,4 +1,4 @@
-"""How far consumer groups have come, and how far behind they are."""
+"""The progress and lag of consumer groups."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _NEVER = (1 << 63) - 1
 
 @dataclass(slots=True)
 class _Progress:
-    """Of one group in one topic: its queues as JSON, and sums over them."""
+    """The progress of one group in one topic: its queues as JSON, and sums over them."""
 
     rows: list[bytes]
     lag: int
@@ -133,7 +133,7 @@ class Progress:
             for queue_id in ids:
                 end = self._store.queue_state(topic, queue_id).end
                 consumed = self._offsets.get(group, topic, queue_id) or 0
-                # Behind a reset the last pull may be anywhere: what is in flight is never less than nothing.
+                # After a reset the last pull may be anywhere: the number in flight is never negative.
                 handed_out = min(max(self._handed_out_to(group, topic, queue_id), consumed), max(end, consumed))
                 some.append((queue_id, ConsumeOffset(end, consumed, pull_offset=handed_out)))
                 result.lag += end - consumed
@@ -179,7 +179,7 @@ class Progress:
         return request.reply(body=body)
 
     def corrections(self, request: Request[QueryCorrectionOffset]) -> Frame:
-        """Per queue the smallest offset of all groups but those to be left out; the largest number where the group to
+        """Return per queue the smallest offset of all groups but those to be left out; the largest number if the group to
         compare with is behind that."""
         header = request.header
         left_out = {name.strip() for name in (header.filter_groups or "").split(",")}
@@ -212,7 +212,7 @@ def _span(
 
 
 def _text(ms: int) -> str:
-    """As Java writes it: 2026-11-15#21:02:09:123. A record's stamp may be anything."""
+    """Format a time as Java does: 2026-11-15#21:02:09:123. A record's timestamp may be any number."""
     try:
         moment = datetime.datetime.fromtimestamp(ms // 1000)
     except (ValueError, OverflowError, OSError):

@@ -15,7 +15,7 @@ from kappamq.protocol.records.tags import keys_of
 from kappamq.store.message_store import MessageStore
 
 _ANSWER_BYTES_MAX = 8 << 20
-_CANDIDATES_MAX = 16_384  # records a query looks at; where more have the same hash, the oldest are not found
+_CANDIDATES_MAX = 16_384  # the most records a query reads; if more have the same hash, the oldest are not found
 
 
 class Queries:
@@ -41,7 +41,7 @@ class Queries:
         return request.reply(header=answer, body=b"".join(found))
 
     def _search(self, topic: str, key: str, count: int, begin_ms: int, end_ms: int) -> list[bytes]:
-        """Worker: records of `topic` that carry `key`, oldest first. The index knows hashes only; here we look at the keys."""
+        """Worker: records of `topic` with `key`, oldest first. The index has only hashes, so the keys are compared here."""
         found: dict[int, bytes] = {}
         seen: set[int] = set()
         total = 0

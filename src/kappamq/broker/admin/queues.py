@@ -1,4 +1,4 @@
-"""What lies in the queues of a topic: first and next offset, time of the last message, single entries."""
+"""The contents of a topic's queues: first and next offset, time of the last message, single entries."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class QueueViews:
         }
 
     async def status(self, request: Request[GetTopicStats]) -> Frame:
-        """Every queue of a topic, those included that hold nothing yet."""
+        """Return every queue of a topic, including those that are still empty."""
         name = request.header.topic
         topic = self._topics.existing(name)
         parts: list[bytes] = []
@@ -84,7 +84,7 @@ class QueueViews:
         wanted = answer.subscription = group.subscriptions.get(name) if group is not None else None
         codes = None
         if wanted is not None and wanted.expression_type == SQL92:
-            # entries alone do not tell: all of them may match
+            # entries alone do not show it: all of them may match
             known = self._filter_of(header.consumer_group or "", name)
             answer.filter_data = known.to_text() if known is not None else None
         elif wanted is not None:
@@ -106,5 +106,5 @@ class QueueViews:
 
 
 def store_times(store: MessageStore, places: Sequence[QueueAt]) -> list[int | None]:
-    """Worker: when each of these messages was stored; None for what is not there."""
+    """Worker: when each of these messages was stored; None for missing ones."""
     return [store.store_ms(*place) if place[2] >= 0 else None for place in places]

@@ -1,4 +1,4 @@
-"""The broker about itself (28, `mqadmin brokerStatus` and `clusterList`): every key that RocketMQ's tools look for."""
+"""The broker's runtime information (28, `mqadmin brokerStatus` and `clusterList`): every key that RocketMQ's tools read."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from kappamq.store.retention import Usage
 VERSION_TEXT = "V5_3_3"
 DELAY_LEVELS = 18
 _CONFLICTS_NAMED = 10
-# We have one loop and no queues between threads; tools still want to see them, and empty.
+# We have one loop and no queues between threads; tools still expect them, so report empty ones.
 _POOLS = {
     "send": 10_000,
     "pull": 100_000,
@@ -38,7 +38,7 @@ _POOLS = {
 
 
 class Others(NamedTuple):
-    """What other parts of the broker say about themselves, asked each time."""
+    """The runtime information of other parts of the broker, called each time."""
 
     connections: Callable[[], int]
     timers: Callable[[], dict[str, str]]

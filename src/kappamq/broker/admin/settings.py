@@ -2,12 +2,12 @@
 
 A change is checked as a whole and written into the configuration objects that all parts hold: this is the only place that changes
 them. Most parts look a value up when they need it; those that keep it elsewhere (the kernel, a table) listen to `SettingsChanged`.
-Settings are those of one node, so the log, which others may copy, does not have them: they are kept in a file of their own, which is
-written before the change is answered. Earlier versions did record them: a file that does not say `nodeFile` is one of theirs, and
-what their records say is taken over into the node's file once. After that such records are ignored.
+Settings belong to one node, so they are not in the log, which others may copy: they are kept in a separate file, which is
+written before the change is answered. Earlier versions did record them: a file without `nodeFile` is one of theirs, and
+the settings in their records are copied into the node's file once. After that such records are ignored.
 
-After a restart the changes are made again, each unless the start-up configuration says something else now than it said when
-the change was made: then broker.conf was edited since, and its value counts.
+After a restart the changes are applied again, each unless the start-up configuration has another value now than when
+the change was made: then broker.conf was edited since, and its value is used.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from kappamq.state.events import SettingsChanged
 log = logging.getLogger(__name__)
 
 Change = tuple[str, str | None]
-"""The new value, and what the start-up configuration said instead."""
+"""The new value, and that of the start-up configuration."""
 
 
 class Settings:
@@ -52,7 +52,7 @@ class Settings:
         return java.render(apache.rendered(self._live))
 
     def change(self, given: Mapping[str, str]) -> None:
-        """Change properties, all of them or, with an error, none."""
+        """Change properties: all of them or, with an error, none."""
         new = apache.changed(self._live, given)
         before = apache.rendered(self._live)
         changes = {
@@ -64,7 +64,7 @@ class Settings:
         self._overwrite(new)
 
     def restore(self) -> None:
-        """Make the changes of earlier runs again; once, when all parts are there."""
+        """Apply the changes of earlier runs again; once, when all parts exist."""
         for name, (text, instead_of) in list(self._changes.items()):
             if self._at_start.get(name) != instead_of:
                 log.warning(
@@ -84,7 +84,7 @@ class Settings:
                 log.warning("%s=%s, set at run time before the restart, cannot be applied: %s", name, text, error)
 
     def _overwrite(self, new: BrokerSettings) -> None:
-        """Put new values into the configuration objects that all parts share. They were checked as new objects of their own."""
+        """Put new values into the configuration objects that all parts share. They were validated as separate objects before."""
         changed: list[str] = []
         for part in ("broker", "store", "net", "copies"):
             live, wanted = getattr(self._live, part), getattr(new, part)
@@ -93,7 +93,7 @@ class Settings:
                 if value != getattr(live, field.name):
                     object.__setattr__(live, field.name, value)
                     changed.append(f"{part}.{field.name}")
-        # Afterwards, and once: those that read several values must find all of them.
+        # Afterwards, and once: listeners that read several values must find all of them changed.
         if changed:
             self._events.publish(SettingsChanged(frozenset(changed)))
 

@@ -1,4 +1,4 @@
-"""What operators do with topics: make, change, delete, list."""
+"""Operations on topics: create, change, delete, list."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from kappamq.state import attributes
 from kappamq.state.topics import Topics
 
 WhenSafe = Callable[[Request[Any], Frame], None]
-"""Sends an answer as soon as everything recorded so far is as safe as a message."""
+"""Sends an answer as soon as everything recorded so far is as durable as an acknowledged message."""
 
 _PERMISSION_MAX = 7
 _TOPICS_AT_ONCE_MAX = 10_000
@@ -48,7 +48,7 @@ class AdminTopics:
         self._beside = beside
         self._when_safe = when_safe
         self._turns = turns
-        self._announced = announced  # waits, a while, until the name servers have heard of the change
+        self._announced = announced  # waits, for a while, until the name servers know of the change
 
     def handlers(self) -> dict[int, Handler]:
         return {
@@ -83,7 +83,7 @@ class AdminTopics:
         self._when_safe(request, request.reply())
 
     async def update_list(self, request: Request[UpdateTopicList]) -> None:
-        """All of them, or, if one is wrong, none."""
+        """Create all of them or, if one is wrong, none."""
         given = request.parse(TopicConfigList).topics
         if not given:
             raise InvalidParameter("the list of topics (topicConfigList) is empty")
@@ -114,7 +114,7 @@ class AdminTopics:
                 raise InvalidParameter(f"a topic has 0 to {self._config.topic_queues_max} queues, not {count}")
 
     async def delete(self, request: Request[DeleteTopic]) -> None:
-        """Delete a topic with its messages. One that is not here is as good as deleted: tools ask every broker."""
+        """Delete a topic with its messages. Deleting one that does not exist succeeds: tools ask every broker."""
         name = request.header.topic
         if not name.strip():
             raise InvalidParameter("the topic to delete is blank")
@@ -134,7 +134,7 @@ class AdminTopics:
         return request.reply(header=GetAllTopicConfigResponse(total=total), body=body)
 
     def _page(self, header: GetAllTopicConfig) -> tuple[int, bytes]:
-        """Beside the loop: how many topics there are, and the answer."""
+        """Worker: the number of topics, and the answer."""
         version = self._topics.version  # before the table: what changes in between has the next version
         topics = self._topics.table.copy()
         listed = sorted(topics.items())
@@ -145,7 +145,7 @@ class AdminTopics:
         return len(topics), table.encode()
 
     def system(self, request: Request[GetSystemTopicsFromBroker]) -> Frame:
-        """The topics that belong to the system, ours included."""
+        """Return the topics that belong to the system, including ours."""
         found = sorted({*names.SYSTEM_TOPICS, *(name for name in self._topics.table if self._topics.is_system(name))})
         return request.reply(body=TopicList(found).encode())
 

@@ -1,4 +1,4 @@
-"""Batch transactions: many messages for many queues of several brokers that are published all or not at all, each once.
+"""Batch transactions: many messages for many queues of several brokers, all published or none, each once.
 
     client                     coordinator                      participant (every broker that gets messages)
       | OPEN_SCOPE ------------> scope, owner, coordinator -----> the same, on every master
@@ -10,7 +10,7 @@
       |                          batch-finished <--------------- published, chunk by chunk, each with the note of it
 
 Each broker of a transaction is a participant; one of them is the coordinator of the scope as well (`coordinator.py`). The tables
-are `state/scopes.py` and `state/staged.py`. A participant decides nothing: it asks the coordinator, again and again until it
-knows, before it publishes or drops anything (`participant.py`). `publishing.py` turns decided chunks into messages,
-`peers.py` reaches the other brokers, `batch_requests.py` knows the requests. May touch the appender, the agenda and the tables.
+are `state/scopes.py` and `state/staged.py`. A participant decides nothing: before it publishes or drops anything it asks the
+coordinator, until it gets an answer (`participant.py`). `publishing.py` turns decided chunks into messages,
+`peers.py` reaches the other brokers, `batch_requests.py` handles the requests. May touch the appender, the agenda and the tables.
 """

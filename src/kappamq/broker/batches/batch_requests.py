@@ -50,7 +50,7 @@ _WAIT_MS_MAX = 30_000
 BATCH_CODES: Final = tuple(code for code in RequestCode if RequestCode.OPEN_SCOPE <= code <= RequestCode.REMOVE_SCOPE)
 PROPERTIES_MAX = 32_767
 _ADDED_BYTES_MAX = 600
-"""What else may be added when a message is stored: real topic and queue of one that is delayed, tail CRC, separators."""
+"""Bytes that may be added when a message is stored: real topic and queue of a delayed one, tail CRC, separators."""
 
 
 class BatchRequests:
@@ -68,9 +68,9 @@ class BatchRequests:
         clock: Clock,
         due_ms: Callable[[Draft, int], int | None],
     ) -> None:
-        """`kept`: waits until nobody can take back the log up to an offset.
+        """`kept`: waits until the log is confirmed up to an offset.
 
-        `due_ms`: when a message is to be delivered; raises the KappaError that its sender should hear."""
+        `due_ms`: when a message is to be delivered; raises the KappaError for its sender."""
         self._config = config
         self._store = store
         self._scopes = scopes
@@ -143,19 +143,19 @@ class BatchRequests:
         return request.reply(header=StageChunkResponse(place=place))
 
     def _check_times(self, draft: Draft) -> None:
-        """A time that cannot be promised could never be published either."""
+        """Refuse a delivery time that cannot be kept, since such a message could never be published."""
         for name in (properties.DELAY, *properties.TIMER_NAMES):
             number(draft.properties, name)
         self._due_ms(draft, self._clock.message_ms())
 
     def _check_properties(self, longest: int) -> None:
-        """Whatever is staged must be possible to publish, with what the broker adds then."""
+        """Check that a staged message can be published, including the bytes that the broker adds then."""
         limit = PROPERTIES_MAX - self._added_bytes
         if longest > limit:
             raise IllegalMessage(f"the properties of a message have {longest} bytes, the limit in a chunk is {limit}")
 
     def read_slowly(self, topic: TopicConfig, queue_id: int, record: Record) -> list[Draft]:
-        """The messages of a staged chunk that are not plain: delayed ones, for example."""
+        """Return the messages of a staged chunk that are not plain: delayed ones, for example."""
         header = SendMessage(
             producer_group="", topic=topic.name, default_topic="", default_topic_queues=0, queue_id=queue_id, sys_flag=0,
             born_ms=record.born_ms, flag=0,
@@ -232,7 +232,7 @@ class BatchRequests:
         return request.reply()
 
     async def _check_settled(self, scope: Scope, *, force: bool) -> None:
-        """Of a scope that another broker coordinates: raises IllegalOperation if something is staged here whose fate is open."""
+        """For a scope that another broker coordinates: raise IllegalOperation if undecided chunks are staged here."""
         try:
             settled = await self._participant.settled(scope.name)
         except (NotAvailable, BrokerNotFound) as error:
@@ -250,7 +250,7 @@ class BatchRequests:
 
 
 def _as_send(header: StageChunk) -> SendMessage:
-    """The checks of a send hold for a chunk, too: topic, permission, queue."""
+    """Apply the checks of a send to a chunk: topic, permission, queue."""
     return SendMessage(
         producer_group="",
         topic=header.topic,

@@ -1,4 +1,4 @@
-"""Builds what a broker needs for batch transactions; no other logic."""
+"""Builds the parts of a broker for batch transactions; no other logic."""
 
 from __future__ import annotations
 

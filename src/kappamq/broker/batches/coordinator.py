@@ -1,7 +1,7 @@
 """The coordinator of scopes: begins a transaction, decides it or aborts it, and remembers the decision until all have published.
 
-What is answered here cannot be taken back: every answer waits until the log is confirmed, and copied as a send would be, up to
-what it speaks of.
+Answers must never be taken back: every answer waits until the log is confirmed, and copied as for a send, up to
+the record it depends on.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 OWNER_CHARACTERS_MAX: Final = 200
 ATTEMPT_CHARACTERS_MAX: Final = 64
 BROKERS_MAX: Final = 256
-"""Of one batch: each of them is asked, all at once."""
+"""The limit for one batch: all of them are asked at once."""
 DROPPED_MAX: Final = 1 << 40
 """Messages of one topic that a broker may report as dropped from a batch."""
 
@@ -36,15 +36,15 @@ class Participants(Protocol):
     """The brokers that hold chunks, this one included."""
 
     async def check_chunks(self, broker: str, scope: str, transaction: str, chunks: list[list[int]]) -> int:
-        """How many rows these chunks have. Raises KappaError if one of them is not staged there as it is said to be."""
+        """Return how many rows these chunks have. Raises KappaError if one of them is not staged there as claimed."""
         ...
 
     async def knows(self, broker: str) -> bool:
-        """Whether a name server knows it. Raises NotAvailable if none can be asked."""
+        """Return whether a name server knows it. Raises NotAvailable if none can be reached."""
         ...
 
     async def settle(self, broker: str, scope: str) -> None:
-        """Have a broker ask what was decided."""
+        """Tell a broker to ask for the decision."""
         ...
 
 
@@ -60,7 +60,7 @@ class Coordinator:
         spawn: Callable[[Coroutine[Any, Any, None]], None],
         wake: Callable[[], None],
     ) -> None:
-        """`wake`: the agenda, since something is to be done at a time that it does not know yet."""
+        """`wake`: wakes the agenda, since something is due at a time that it does not know yet."""
         self._config = config
         self._scopes = scopes
         self._commit = commit
@@ -74,7 +74,7 @@ class Coordinator:
     # -- scopes ------------------------------------------------------------------------------------------------------------
 
     async def open_scope(self, name: str, owner: str, coordinator: str | None) -> Scope | None:
-        """Record a scope if it is new, and return what is known of it. Raises IllegalOperation if it has another owner."""
+        """Record a scope if it is new, and return its state. Raises IllegalOperation if it has another owner."""
         _check_names(name, owner)
         scope = self._scopes.get(name)
         if scope is None:
@@ -134,7 +134,7 @@ class Coordinator:
     async def begin(self, name: str, owner: str, number: int, attempt: str | None) -> str | None:
         """Open a transaction for a batch, in place of one that is open; None if the batch was decided before.
 
-        All who name the same attempt share a transaction; an attempt whose place another one took cannot take it back."""
+        All that name the same attempt share a transaction; an attempt that was replaced by another one cannot come back."""
         scope = self._coordinated(name, owner)
         if number < 0:
             raise InvalidParameter(f"batches are numbered from 0 on, not {number}")
@@ -153,14 +153,14 @@ class Coordinator:
                 transaction = uuid.uuid4().hex
                 change = [name, transaction, number]
                 self._commit("batch-begun", change if attempt is None else [*change, attempt])
-                self._wake()  # it will have to be aborted if nobody decides it
+                self._wake()  # it must be aborted if it is never decided
         await self._confirmed()
         return transaction
 
     async def decide(
         self, name: str, owner: str, number: int, transaction: str, rows: int, checksum: int, chunks: Chunks
     ) -> BatchOutcome:
-        """From now on the batch counts. The same once more changes nothing and is answered as the first time."""
+        """Decide the batch: it will be published. Repeating the request changes nothing and gets the same answer."""
         scope = self._coordinated(name, owner)
         if number < 0:
             raise InvalidParameter(f"batches are numbered from 0 on, not {number}")
@@ -174,7 +174,7 @@ class Coordinator:
             try:
                 await self._check_chunks(name, transaction, rows, chunks)
             except KappaError:
-                # Others had a turn: if the same was decided meanwhile, the chunks may be published, and gone.
+                # Other requests ran meanwhile: if the same was decided, the chunks may be published, and gone.
                 if number > self._coordinated(name, owner).last:
                     raise
             scope = self._coordinated(name, owner)
@@ -220,7 +220,7 @@ class Coordinator:
             await self._participants.settle(broker, scope)
 
     async def abort(self, name: str, owner: str, number: int, transaction: str) -> bool:
-        """Nothing of the transaction is published; returns whether that is impossible because it was decided before."""
+        """Abort the transaction; returns whether that is impossible because it was decided before."""
         scope = self._coordinated(name, owner)
         if scope.open is not None and scope.open.transaction == transaction:
             self._commit("batch-aborted", [name, transaction])
@@ -228,7 +228,7 @@ class Coordinator:
         return number <= scope.last
 
     async def published(self, name: str, owner: str, number: int, wait_s: float) -> BatchOutcome:
-        """How a decided batch stands, as soon as it is published on all brokers, or when the time is over."""
+        """Return the outcome of a decided batch, as soon as it is published on all brokers, or when the time is over."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(wait_s):
                 while not self._outcome(self._coordinated(name, owner), number).published:
@@ -255,10 +255,10 @@ class Coordinator:
                 self._commit("batch-finished", [name, transaction, broker, _checked(name, broker, dropped)])
                 noted = True
         if not noted and broker != self._config.name:
-            # A node that was deposed and has not noticed would have chunks dropped that its successor has decided: only who can
-            # still have something recorded may say what was not decided. (Chunks of our own lie in the same log as the decision.)
+            # A deposed node that has not noticed would cause chunks to be dropped that its successor has decided: only a node that can
+            # still get a record confirmed may say what was not decided. (Our own chunks are in the same log as the decision.)
             self._commit("scope-asked", [name])
-        # As of now, and not as of the moment when it is confirmed: what others decide meanwhile is confirmed later.
+        # As of now, not as of the moment when it is confirmed: decisions made meanwhile are confirmed later.
         answer = self._decisions(scope, broker)
         await self._confirmed()
         self._published.set()
@@ -280,7 +280,7 @@ class Coordinator:
         ]
         return Decisions(scope.open.transaction if scope.open is not None else None, decided)
 
-    # -- a part of the agenda: what nobody decides is aborted ----------------------------------------------------------------
+    # -- a part of the agenda: undecided batches are aborted -----------------------------------------------------------------
 
     def due_ms(self) -> int | None:
         oldest = self._scopes.oldest_open(self._config.name)
@@ -305,7 +305,8 @@ class Coordinator:
 
 
 def _checked(scope: str, broker: str, dropped: dict[str, int]) -> dict[str, int]:
-    """What a broker says it had to drop: anybody may claim to be one, and it is kept for as long as the batch is remembered."""
+    """Bound what a broker reports as dropped: any peer may claim to be a broker, and the report is kept as long as the batch is
+    remembered."""
     if any(not 0 <= count <= DROPPED_MAX for count in dropped.values()):
         raise InvalidParameter(
             f"broker {broker} reports a count of dropped messages for scope {scope} that is none: 0 to {DROPPED_MAX} are possible"

@@ -1,6 +1,6 @@
-"""A broker that holds chunks: stages them, and asks the coordinator of their scope what becomes of them.
+"""A broker that holds chunks: stages them, and asks the coordinator of their scope whether to publish them.
 
-Nothing is published or dropped before the coordinator has said so, however long it cannot be reached.
+Nothing is published or dropped before the coordinator has answered, however long it cannot be reached.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ CHUNK_ROWS_MAX_TWIN: Final = 64
 UNDECIDED_MAX: Final = 100
 """Transactions of one scope whose chunks wait for a decision: one is open at a time, the others wait to be dropped."""
 TRANSACTION_CHUNKS_MAX: Final = 80_000
-"""On one broker. A decision lists about 43,000 at most (decision_bytes_max); attempts that do not count may have staged some, too."""
+"""On one broker. A decision lists about 43,000 at most (decision_bytes_max); failed attempts may have staged some, too."""
 _TRANSACTION: Final = re.compile(r"[0-9a-f]{32}")
 _CHECKED_AT_ONCE: Final = 1000
 """Of the chunks that a decision lists."""
 ASK_S: Final = 5.0
 """How long chunks lie before the coordinator is asked, and between two questions."""
 ASK_MAX_S: Final = 300.0
-"""Between two questions to one that cannot be asked: each time twice as long."""
+"""The pause after a coordinator could not be reached: each time twice as long."""
 ASKED_AT_ONCE_MAX: Final = 50
 """Scopes, in one tick; more than that wait for the next one."""
 
@@ -85,10 +85,10 @@ class Participant:
         self._on_decided = on_decided
         self._settling: dict[str, bool] = {}  # scopes that a job asks about -> whether it should ask once more
         self._ask_at: dict[str, float] = {}  # liveness time
-        # One question at a time for each scope: an answer that is overtaken by another one would be wrong.
+        # One request at a time for each scope: an answer that another one has overtaken would be wrong.
         # while somebody asks: anybody names scopes
         self._asking: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._failures: dict[str, int] = {}  # questions in a row that were not answered
+        self._failures: dict[str, int] = {}  # consecutive requests without an answer
         self._complaints: dict[str, str] = {}
 
     @property
@@ -98,7 +98,7 @@ class Participant:
     # -- staging -----------------------------------------------------------------------------------------------------------
 
     def check(self, sent: Sent) -> None:
-        """What can be said without reading the body. Raises the KappaError that the client should hear."""
+        """Check everything that does not need the body. Raises the KappaError for the client."""
         header, body = sent.header, sent.body
         scope = self._scopes.get(header.scope)
         if scope is None:
@@ -171,16 +171,16 @@ class Participant:
         change = "chunk-staged", [header.transaction, header.scope, header.number, row(chunk)]
         (placed,) = self._appender.append_group([draft], [change])
         assert placed.queue_offset == place
-        if replaces:  # what an earlier attempt has left need not lie here until this one is over
+        if replaces:  # chunks of an earlier attempt need not stay until this one is over
             self.settle(header.scope)
         else:
             self._ask_at[header.scope] = self._liveness() + self._pause(header.scope)
         return place, placed
 
     async def rows_of(self, scope: str, transaction: str, chunks: list[list[int]]) -> int:
-        """How many rows these chunks have together. Raises TransactionFailed if they are not what is staged here.
+        """Return how many rows these chunks have together. Raises TransactionFailed if they do not match what is staged here.
 
-        Others have their turn meanwhile, which changes nothing: of an open transaction no chunk goes."""
+        Other requests may run meanwhile, which is safe: no chunk of an open transaction is dropped."""
         staged = self._staged.get(transaction)
         rows = 0
         seen: set[int] = set()
@@ -198,10 +198,10 @@ class Participant:
             rows += chunk.rows
         return rows
 
-    # -- what becomes of it ------------------------------------------------------------------------------------------------
+    # -- the decision ------------------------------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """About once a second: ask about chunks that lie for a while, and report what was published."""
+        """About once a second: ask about chunks that have waited for a while, and report what was published."""
         now = self._liveness()
         found = [(self._ask_at.setdefault(scope, now), scope) for scope in self._staged.scopes()]
         due = [one for one in found if one[0] <= now and one[1] not in self._settling]
@@ -244,7 +244,7 @@ class Participant:
         return min(ASK_S * (1 << min(self._failures.get(scope, 0), 10)), ASK_MAX_S)
 
     async def settled(self, scope: str) -> bool:
-        """Ask now; whether nothing is staged any more. Raises KappaError if the coordinator cannot be asked."""
+        """Ask now; return whether nothing is staged any more. Raises KappaError if the coordinator cannot be reached."""
         async with self._turn(scope):
             await self._ask(scope)
         return not self._staged.of_scope(scope)
@@ -256,7 +256,7 @@ class Participant:
         scope = self._scopes.get(name)
         finished = {one.transaction: one.dropped for one in self._staged.of_scope(name) if one.is_published}
         if finished:
-            # The coordinator forgets what is published: before that nobody may be able to take the messages back.
+            # The coordinator forgets published batches: before that the messages must be confirmed.
             await self._appender.kept(self._store.append_offset)
         mine = [staged.transaction for staged in self._staged.of_scope(name)]
         if scope is None:
@@ -282,11 +282,11 @@ class Participant:
 
     async def _report_lost(self, scope: Scope, decided: list[DecidedChunks]) -> None:
         """Report decided transactions without chunks here to the coordinator, so that it does not wait for them."""
-        # Not by what was here when it was asked: a chunk that was staged meanwhile may be decided already.
+        # Do not rely on what was here when it was asked: a chunk that was staged meanwhile may be decided already.
         if all(self._staged.get(one.transaction) is not None for one in decided):
             return
-        # A node that was deposed and has not noticed lacks what its successor has: only who can still have something recorded may say
-        # that chunks are lost. The coordinator forgets them then, and the successor would drop them.
+        # A deposed node that has not noticed lacks what its successor has: only a node that can still get a record confirmed may report
+        # chunks as lost. The coordinator forgets them then, and the successor would drop them.
         self._commit("scope-asked", [scope.name])
         await self._appender.kept(self._store.append_offset)
         lost = [one for one in decided if self._staged.get(one.transaction) is None]
@@ -298,7 +298,7 @@ class Participant:
     def _publish(self, staged: Staged, chunks: list[list[int]]) -> None:
         here = [place for place, crc in chunks if place in staged.chunks and staged.chunks[place].crc == crc]
         if not here:
-            # What is here came later, from an attempt that does not count; what was decided is reported as lost.
+            # The chunks here are of a later attempt, which is not valid; the decided ones are reported as lost.
             self._commit("chunks-dropped", [staged.transaction])
             return
         lost = len(chunks) - len(here)

@@ -1,4 +1,4 @@
-"""How the brokers of a batch transaction reach each other: by name, as the name servers know them. Calls to this broker stay inside."""
+"""How the brokers of a batch transaction reach each other: by name, through the name servers. Calls to this broker stay local."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from kappamq.protocol.headers.nameserver import GetClusterInfo
 _TIMEOUT_S: Final = 5.0
 _MASTER: Final = 0
 _SHARED_S: Final = 1.0
-"""For so long all share what a name server has said: many scopes may have coordinators that cannot be found."""
+"""How long a name server's answer is shared: many scopes may have coordinators that cannot be found."""
 _NOW_S: Final = 0.0
-"""Before somebody is told that there is no such broker. Those who ask at once share a question all the same."""
+"""The same, before reporting that there is no such broker: ask again. Concurrent callers share a request all the same."""
 
 
 class Local(Protocol):
-    """What the other side of a call to this very broker is."""
+    """The peer in a call to this broker itself."""
 
     async def decisions(self, scope: str, broker: str, finished: dict[str, dict[str, int]]) -> Decisions: ...
 
@@ -78,7 +78,7 @@ class Peers:
     # -- connections -------------------------------------------------------------------------------------------------------
 
     async def _call(self, broker: str, header: Header, body: bytes = b"") -> Frame:
-        """The answer of another broker. Raises the KappaError that it answers with, or NotAvailable: with a text of ours, since
+        """Return the answer of another broker. Raises the KappaError that it answers with, or NotAvailable: with our own text, since
         the caller would take a hint at its leader for one at ours."""
         try:
             channel = await self._channel_to(broker)
@@ -88,7 +88,7 @@ class Peers:
         if answer.code:
             refused = for_code(answer.code, f"broker {broker}: {answer.remark}")
             if isinstance(refused, NotMaster):
-                # The node lives on without the role, and so does the connection: the next call looks up who has it now.
+                # The node goes on without the role, and so does the connection: the next call looks up the new master.
                 self._forget(broker, channel)
                 raise NotAvailable(f"broker {broker} at {channel.address} is not the master any more: try again")
             raise refused
@@ -107,7 +107,7 @@ class Peers:
             return channel
 
     async def _connect(self, broker: str) -> Channel:
-        """By what a name server has said lately; if that does not lead there, by what it says now."""
+        """Use a recent answer of a name server; if that does not work, ask it again."""
         address = None
         try:
             address = await self._address_of(broker, _SHARED_S)
@@ -123,7 +123,7 @@ class Peers:
         reasons = []
         for nameserver in self._nameservers():
             info = await self._cluster_of(nameserver, age_s)
-            if isinstance(info, str):  # another one may know
+            if isinstance(info, str):  # another name server may know it
                 reasons.append(info)
                 continue
             found = info.brokers.get(broker)
@@ -134,7 +134,7 @@ class Peers:
         raise BrokerNotFound(f"broker {broker} cannot be found: {'; '.join(reasons) or 'no name server is configured'}")
 
     async def knows(self, broker: str) -> bool:
-        """Whether a name server knows it, even if its master is away. Raises NotAvailable if none of them answers."""
+        """Return whether a name server knows it, even if its master is away. Raises NotAvailable if none of them answers."""
         reasons = []
         nameservers = self._nameservers()
         for nameserver in nameservers:
@@ -148,7 +148,7 @@ class Peers:
         return False
 
     async def _cluster_of(self, nameserver: str, age_s: float) -> ClusterInfo | str:
-        """What a name server has said at most so long ago, or why it does not say it; all who ask meanwhile share a question."""
+        """Return a name server's answer, at most this old, or its error; concurrent callers share a request."""
         now = asyncio.get_running_loop().time()
         asked = self._asked.get(nameserver)
         if asked is None or (asked[1].done() and now - asked[0] >= age_s) or asked[1].cancelled():

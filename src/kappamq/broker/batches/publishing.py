@@ -1,6 +1,6 @@
-"""Turns decided chunks into messages: a chunk and the note that it was published are one group, so after a crash it goes on there.
+"""Turns decided chunks into messages: a chunk and the note that it was published are one group, so publishing resumes there after a crash.
 
-A part of the agenda, one chunk a slice, or a part of one that the kernel leaves to Python. Batches of a scope are published in their
+A part of the agenda: one chunk per slice, or a part of one that the kernel leaves to Python. Batches of a scope are published in their
 order, chunks in the order of the decision.
 """
 
@@ -27,12 +27,12 @@ log = logging.getLogger(__name__)
 _AFTER_REFUSAL_MS: Final = 1000
 _AT_ONCE_MS: Final = 0
 FLUSH_BYTES: Final = 2 << 20
-"""Published messages that are not on disk: a batch is reported as published when the last of them is."""
+"""The most bytes of published messages that are not on disk: a batch is reported as published when all of them are."""
 PART_ROWS: Final = 100
-"""Of a chunk with messages that are not plain, such as delayed ones: they take the loop some microseconds each."""
+"""Per slice, of a chunk with messages that are not plain, such as delayed ones: each takes the loop some microseconds."""
 
 ReadSlowly = Callable[[TopicConfig, int, Record], list[Draft]]
-"""The messages of a chunk that has some which are not plain."""
+"""The messages of a chunk that are not all plain."""
 
 
 class Publishing:
@@ -54,7 +54,7 @@ class Publishing:
         self._staged = staged
         self._worker = worker
         self._read_slowly = read_slowly
-        self._on_published = on_published  # told the scope of a transaction whose chunks are all published
+        self._on_published = on_published  # called with the scope of a transaction whose chunks are all published
         self._sources = Sources(store)
         self._reading = False
         self._ready: tuple[int, bytes | None] | None = None  # place and record of the next chunk
@@ -162,7 +162,7 @@ class Publishing:
     def _store_messages(
         self, staged: Staged, topic: TopicConfig, chunk: Chunk, record: Record, change: tuple[str, list[Any]]
     ) -> bool:
-        """Store what is left of a chunk, or a part of it; whether that was all."""
+        """Store the rest of a chunk, or a part of it; returns whether that was all."""
         queue_id = chunk.queue_id if chunk.queue_id < topic.write_queues else chunk.queue_id % topic.write_queues
         done = staged.parts.get(chunk.place, 0)
         if not done and self._appender.append_batch(topic.name, queue_id, record, change):
@@ -189,6 +189,6 @@ class Publishing:
         try:
             self._drafts = chunk.place, await self._worker(self._read_slowly, topic, queue_id, record)
         except IllegalMessage:
-            self._illegal = chunk.place  # `_publish` hears the same, and drops it
+            self._illegal = chunk.place  # `_publish` gets the same error, and drops it
         finally:
             self._reading = False

@@ -1,7 +1,7 @@
-"""Keeps the log from growing behind staged chunks: what has waited for a decision for long is stored again at the log's end.
+"""Keeps old staged chunks from holding back retention: chunks that have waited long for a decision are stored again at the log's end.
 
-Nothing is dropped: only the coordinator can say that a chunk may go, and one that is away for a week may have decided it before it
-went. A copy costs as much disk as the chunk did; how much may be staged is bounded (`staged_bytes_max`).
+Nothing is dropped: only the coordinator can allow that, and one that is away for a week may have decided the chunk before it
+failed. A copy costs as much disk as the chunk did; how much may be staged is bounded (`staged_bytes_max`).
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from kappamq.store.message_store import MessageStore
 log = logging.getLogger(__name__)
 
 TIMEOUTS: Final = 24
-"""Chunks keep their log files for so many times `batch_transaction_timeout_ms`: a coordinator that works has long decided or
-aborted by then."""
+"""Chunks keep their log files for this many times `batch_transaction_timeout_ms`: a working coordinator has decided or
+aborted long before."""
 _CONFIRM_BYTES: Final = 32 << 20
-"""Copies are waited for after so many bytes."""
+"""Copies are waited for after this many bytes."""
 
 
 class Renewing:
@@ -54,7 +54,7 @@ class Renewing:
         return self._store.append_offset if first is None else first
 
     async def renew_below(self, log_min: int) -> None:
-        """Copy what was staged long ago and is not decided; the rest keeps its files, since it goes soon."""
+        """Copy chunks that were staged long ago and are not decided; the others keep their files, since they will be settled soon."""
         copied: dict[str, int] = {}
         unconfirmed = 0
         end = self._store.append_offset  # not what is copied now

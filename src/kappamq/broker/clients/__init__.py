@@ -1,4 +1,4 @@
 """Connected clients: heartbeats, group membership, conflicts between members, queue locks.
 
-Touches the tables of groups, offsets and locks. Called by `requests`; other rooms ask `registry` who is connected.
+Uses the tables of groups, offsets and locks. Called by `requests`; other packages ask `registry` who is connected.
 """

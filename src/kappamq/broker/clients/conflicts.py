@@ -1,8 +1,8 @@
-"""Whether the members of a group want the same.
+"""Detects members of a group with different subscriptions.
 
-A group has one subscription for each topic, the newest that any member brought. Members that subscribe differently take it
-from each other with every heartbeat: messages that one of them wants go to another that drops them, and nobody is told. Here
-it is noticed which members differ, and in what.
+A group has one subscription for each topic, the newest from any member. Members that subscribe differently overwrite each
+other's with every heartbeat: messages that one of them wants go to another that drops them, silently. This module
+finds which members differ, and in what.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import NamedTuple
 from kappamq.protocol import names
 from kappamq.protocol.bodies.clients import MessageModel, SubscriptionData
 
-_TOPICS_NAMED = 3  # a group may have thousands: these will do to find the cause
+_TOPICS_NAMED = 3  # a group may have thousands: these suffice to find the cause
 _EXPRESSION_CHARACTERS = 200
 _COMPARED_CHARACTERS = 1024  # of longer lists of tags, another order counts as a difference: sorting them takes long
 _NOTHING = "nothing"
@@ -24,7 +24,7 @@ _CONFLICTS_MAX = 100
 
 
 class Interest(NamedTuple):
-    """What one member wants."""
+    """The subscriptions of one member."""
 
     model: MessageModel
     subscriptions: frozenset[tuple[str, str, str]]  # topic, kind of expression, expression
@@ -40,7 +40,7 @@ class Interest(NamedTuple):
 
 
 class Agreement:
-    """Of one group: each interest, and the members that have it."""
+    """For one group: each interest, and the members that have it."""
 
     __slots__ = ("_members", "_names", "_reported")
 
@@ -50,7 +50,7 @@ class Agreement:
         self._reported: set[frozenset[Interest]] = set()
 
     def note(self, member: Hashable, client_id: str, interest: Interest) -> str | None:
-        """What a member wants, as its heartbeat says; returns whom it contradicts, once for each contradiction."""
+        """Note a member's subscriptions from its heartbeat; returns the members it contradicts, once for each contradiction."""
         before = self._members.get(member)
         if before == interest:
             return None
@@ -81,7 +81,7 @@ class Agreement:
 
     @property
     def conflicts(self) -> list[str]:
-        """The members that contradict the first one, and in what; empty if all want the same."""
+        """Return the members that contradict the first one, and in what; empty if all subscribe alike."""
         return list(islice(self._conflicts(), _CONFLICTS_MAX))
 
     @property

@@ -45,12 +45,12 @@ log = logging.getLogger(__name__)
 BeginQueried = Callable[[str, str, int, int], None]
 """Group, topic, queue id, offset."""
 
-_REMARKS_MAX = 10  # groups that the answer to a heartbeat says something about
+_REMARKS_MAX = 10  # the most groups that the answer to a heartbeat mentions
 
 
 class Consumers:
     def __init__(self, base: Foundation, pulling: Pulling, begin_queried: BeginQueried) -> None:
-        """`begin_queried`: called when a consumer has asked where to begin, with what it was answered."""
+        """`begin_queried`: called when a consumer has asked for its start offset, with the answer."""
         self._config, self._store, self._clock, self._clients = base.config, base.store, base.clock, base.clients
         self._topics, self._groups, self._offsets = base.tables.topics, base.tables.groups, base.tables.offsets
         self._resets = base.tables.pending_resets
@@ -89,12 +89,12 @@ class Consumers:
     async def _heartbeat_in_turns(
         self, request: Request[HeartBeat], steps: Iterator[None], remarks: list[str]
     ) -> Frame:
-        """One so large that it was read beside the loop is taken in over several turns."""
+        """One so large that a worker parsed it is applied over several turns."""
         await self._turns.run(steps)
         return self._beaten(request, remarks)
 
     def _beaten(self, request: Request[HeartBeat], remarks: list[str]) -> Frame:
-        # All is well with the beat; the remark says what is not with its groups.
+        # The heartbeat succeeded; the remark reports problems of its groups.
         remark = "; ".join(remarks[:_REMARKS_MAX]) or None
         return request.reply(remark=remark, header=HeartBeatResponse(heartbeat_v2=True, subscription_changed=True))
 
@@ -104,7 +104,7 @@ class Consumers:
             yield
             group = self._groups.get(consumer.group)
             if group is None:
-                # As RocketMQ: the group stays unknown, its pulls are told so, and the others in this beat are welcome.
+                # As in RocketMQ: the group stays unknown, its pulls are refused, and the others in this heartbeat are accepted.
                 remarks.append(self._groups.why_not(consumer.group))
                 continue
             if consumer.message_model is MessageModel.CLUSTERING and not consumer.group.startswith(
@@ -128,11 +128,11 @@ class Consumers:
         if self._topics.get(names.retry_topic(group.name)) is None:
             topics = (self._topics.get(subscription.topic) for subscription in consumer.subscriptions)
             order = any(topic is not None and topic.order for topic in topics)
-            with suppress(NotMaster):  # the master hears these heartbeats, too
+            with suppress(NotMaster):  # the master gets these heartbeats, too
                 retry_topic(self._topics, group, unit=consumer.unit_mode, order=order)
 
     def subscribed(self, event: Subscribed) -> None:
-        """A subscription is new, newer or gone: what the kernel knew of it no longer holds."""
+        """A subscription is new, newer or gone: the kernel's rows for it are invalid."""
         group, topic, subscription = event.group, event.topic, event.subscription
         self._subscriptions.drop(group, topic, False)
         if subscription is not None and subscription.expression_type == SQL92:
@@ -178,7 +178,7 @@ class Consumers:
         return request.reply(header=OffsetResponse(offset=offset))
 
     async def _first_offset(self, request: Request[QueryConsumerOffset]) -> Frame:
-        """A new group begins at the beginning of a small queue that is all here; elsewhere its client decides."""
+        """A new group begins at the beginning of a small queue that is complete here; otherwise its client decides."""
         header = request.header
         low, end, _next, _stored = self._store.queue_state(header.topic, header.queue_id)
         first = self._topics.first_offset(header.topic, header.queue_id)
@@ -192,11 +192,11 @@ class Consumers:
         return request.reply(header=OffsetResponse(offset=first))
 
     def update_offset(self, request: Request[UpdateConsumerOffset]) -> Frame:
-        """A commit that may be late never goes back; one by which a client seeks, or moves a group, is taken as it is.
+        """A commit that may be late never moves back; one by which a client seeks, or moves a group, is applied as it is.
 
-        Push consumers commit where they are from time to time, also after a queue has gone to another member that is
-        further already, and nobody seeks with them. Pull consumers and tools decide by themselves where to go on; our own
-        say with each commit whether it is such a decision."""
+        Push consumers commit periodically, also after a queue has moved to another member that is
+        already further, and they never seek. Pull consumers and tools decide where to go on; our own clients
+        mark each commit that is such a decision."""
         header = request.header
         if header.consumer_group not in self._groups.table:
             raise GroupNotFound(

@@ -1,4 +1,4 @@
-"""Clients whose heartbeats have stopped are forgotten, looked at once a second; so are those whose connection was closed."""
+"""Forgets clients whose heartbeats have stopped, checked once a second, and those whose connection was closed."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Members of a consumer group hear that it has changed, each group once, however often it changed meanwhile.
+"""Notifies the members of a consumer group that it has changed: once per group, however often it changed meanwhile.
 
-A client may be a member of a thousand groups, and all of them change when it comes or goes.
+A client may be a member of a thousand groups, and all of them change when it joins or leaves.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class GroupNotices:
         self._is_running = False
 
     def members_changed(self, event: MembersChanged) -> None:
-        """Tell the members soon: in the next turn, or in one of those behind it if many groups have changed."""
+        """Notify the members soon: in the next turn, or in a later one if many groups have changed."""
         group = event.group
         if not self._may_tell(group.name):
             return
@@ -59,7 +59,7 @@ class GroupNotices:
             group = self._changed.pop(name)
             try:
                 tell_members(group)
-            except Exception:  # the other groups must hear all the same
+            except Exception:  # the other groups must be notified all the same
                 log.exception(
                     "could not notify members of group %s of a change; they notice it by themselves within 20 s", name
                 )

@@ -1,4 +1,4 @@
-"""Requests for queue locks (41, 42): only members of a group get them, and not before the log has a record of it."""
+"""Requests for queue locks (41, 42): only members of a group get them, and only after the log has a record of it."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Locking:
         return self._when_safe(answer, held.safe) if held.safe else answer
 
     async def _lock_in_turns(self, request: Request[LockQueues], wanted: LockBatch) -> Frame:
-        """So many that they are locked over several turns. Each is free or not by itself."""
+        """Too many for one turn: lock them over several turns. Each is granted independently."""
         held: set[MessageQueue] = set()
         safe = 0
         async for queues in self._turns.share(_parts(wanted.queues)):
@@ -84,7 +84,7 @@ class Locking:
         return request.reply()
 
     async def _when_safe(self, answer: Frame, end: int) -> Frame:
-        """An owner begins to consume when it hears from us: then a crash must not let us forget that it owns."""
+        """An owner begins to consume when it gets our answer: a crash after that must not lose the lock."""
         await self._writer.answerable(end)
         if self._config.lock_strictly:
             await self._writer.confirmed(end)
@@ -92,9 +92,9 @@ class Locking:
         return answer
 
     def _check_member(self, connection: Connection, wanted: LockBatch, now: float) -> None:
-        """A lock keeps others from consuming for a minute: it is for those who are there to consume.
+        """Require membership: a lock keeps others from consuming for a minute, so it is only for clients that consume.
 
-        An owner stays one without: after a restart of the broker its renewal may come before its next heartbeat."""
+        A present owner need not be a member: after a restart of the broker its renewal may come before its next heartbeat."""
         group, client_id = wanted.consumer_group, wanted.client_id
         members = self._clients.consumers.get(group)
         if members is not None and (
@@ -108,7 +108,7 @@ class Locking:
             )
 
     def _is_ours(self, queue: MessageQueue) -> bool:
-        """A lock of a queue that is not here would be one of a limitless number."""
+        """Return whether the queue exists here: locks of others are refused, since their number would be unlimited."""
         topic = self._topics.get(queue.topic)
         queues = max(topic.read_queues, topic.write_queues) if topic is not None else 0
         return queue.broker == self._config.name and 0 <= queue.queue_id < queues

@@ -1,4 +1,4 @@
-"""The connected producers and consumers, as their heartbeats say, and the notices that consumers get about each other."""
+"""The connected producers and consumers, as reported by their heartbeats, and the notices that consumers get about each other."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ class Client:
     version: int
     seen: float  # liveness time of the last heartbeat
     topics: frozenset[str] = frozenset()  # of a consumer: what it subscribes to
-    pushed: bool = False  # of a consumer: it is handed messages, and does not choose where to go on
+    pushed: bool = False  # of a consumer: a push consumer, which does not choose its offsets
 
 
 def tell_members(group: ConsumerGroup) -> None:
-    """Each member hears that the group has changed."""
+    """Notifies each member that the group has changed."""
     notice = request(NotifyConsumersChanged(consumer_group=group.name), oneway=True).encode()
     for connection in group.members:
         connection.send(notice)
@@ -61,13 +61,13 @@ class ConsumerGroup:
     consume_type: ConsumeType = ConsumeType.CONSUME_PASSIVELY
     message_model: MessageModel = MessageModel.CLUSTERING
     from_where: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
-    left: float = 0.0  # when the last member went
+    left: float = 0.0  # when the last member left
     agreement: Agreement = field(default_factory=Agreement)
     named: Counter[str] = field(default_factory=Counter)  # topic -> members that subscribe to it
-    given_up: set[str] = field(default_factory=set)  # topics that nobody has named since somebody gave them up
+    given_up: set[str] = field(default_factory=set)  # topics that no member has named since one gave them up
 
     def rename(self, before: frozenset[str], after: frozenset[str]) -> None:
-        """A member named these topics, and names others now."""
+        """A member that named these topics names others now."""
         for topic in after - before:
             self.named[topic] += 1
             self.given_up.discard(topic)
@@ -89,19 +89,19 @@ class Clients:
         self.producers: dict[str, dict[Connection, Client]] = {}
         self.consumers: dict[str, ConsumerGroup] = {}
         self._named: dict[Connection, tuple[set[str], set[str]]] = {}  # producer and consumer groups of each connection
-        self._producing: dict[str, Connection] = {}  # client id -> where producers of that name were heard of last
+        self._producing: dict[str, Connection] = {}  # client id -> where its producers last sent a heartbeat
 
     # -- heartbeats --------------------------------------------------------------------------------------------------------
 
     def heartbeat(self, connection: Connection, beat: HeartbeatData, language: int, version: int, now: float) -> None:
-        """Note every group the beat names; members of changed groups are notified. Raises InvalidParameter if it names too many."""
+        """Note every group the heartbeat names; members of changed groups are notified. Raises InvalidParameter if it names too many."""
         for _ in self.heartbeat_steps(connection, beat, language, version, now):
             pass
 
     def heartbeat_steps(
         self, connection: Connection, beat: HeartbeatData, language: int, version: int, now: float
     ) -> Iterator[None]:
-        """The same in small steps, between which others may have their turn."""
+        """The same in small steps, between which other requests may run."""
         yield from self._check(connection, beat)
         produces, consumes = self._named.setdefault(connection, (set(), set()))
         produces.update(producer.group for producer in beat.producers)
@@ -115,7 +115,7 @@ class Clients:
             self._producing[beat.client_id] = connection
             yield
             if connection not in self._named:
-                return  # it was lost meanwhile, and nothing of it may stay
+                return  # it was lost meanwhile: keep nothing of it
         for consumer in beat.consumers:
             client = Client(beat.client_id, connection, language, version, now)
             for _ in self._consumer(connection, beat, consumer, client):
@@ -124,7 +124,7 @@ class Clients:
                     return
 
     def _check(self, connection: Connection, beat: HeartbeatData) -> Iterator[None]:
-        """What clients say is kept: there must be an end to it, and it must be fit for logs and lists."""
+        """Validate what clients send, since it is kept: its size must be bounded, and it must be safe for logs and lists."""
         if not beat.client_id.isprintable():
             raise InvalidParameter(
                 f"the client id {beat.client_id[:100]!r} holds control characters: give the client another name"
@@ -175,7 +175,7 @@ class Clients:
             data.message_model,
             data.from_where,
         )
-        if other_model:  # what was allowed to one need not be allowed to all
+        if other_model:  # what is allowed in clustering need not be in broadcasting
             for topic, subscription in list(group.subscriptions.items()):
                 self._events.publish(Subscribed(group.name, topic, subscription))
                 yield
@@ -208,7 +208,7 @@ class Clients:
             )
 
     def _subscribe(self, group: ConsumerGroup, subscriptions: list[SubscriptionData]) -> Generator[None, None, bool]:
-        """Take over newer subscriptions and drop topics that no member names any more; True if the topics changed."""
+        """Apply newer subscriptions and drop topics that no member names any more; True if the topics changed."""
         changed = False
         for subscription in subscriptions:
             yield
@@ -268,7 +268,7 @@ class Clients:
                 self._forget_producer(gone)
 
     def _forget_producer(self, gone: Client) -> None:
-        """It may have other groups on the same connection; then it is still there."""
+        """It may have other groups on the same connection; then it stays registered."""
         others = (self.producers.get(name, {}) for name in self._named.get(gone.connection, ((), ()))[0])
         if self._producing.get(gone.client_id) is gone.connection and not any(
             gone.connection in members and members[gone.connection].client_id == gone.client_id for members in others
@@ -276,7 +276,7 @@ class Clients:
             del self._producing[gone.client_id]
 
     def expire(self, now: float) -> list[Connection]:
-        """Connections whose clients have not been heard of for too long; groups that stand empty for long are forgotten."""
+        """Return connections without heartbeats for too long; forget groups that have been empty for long."""
         expiry_s, group_expiry_s = self._config.client_expiry_ms / 1000, self._config.group_expiry_ms / 1000
         stale: set[Connection] = set()
         for members in self.producers.values():
@@ -290,7 +290,7 @@ class Clients:
         return list(stale)
 
     def _notify(self, group: ConsumerGroup) -> None:
-        """Tell the members to divide the queues anew; in broadcasting mode each of them has all anyway."""
+        """Notify the members to rebalance; not in broadcasting mode, where each member has all queues."""
         if group.message_model is not MessageModel.BROADCASTING:
             self._events.publish(MembersChanged(group))
 
@@ -305,18 +305,18 @@ class Clients:
         return None
 
     def producer(self, client_id: str) -> Connection | None:
-        """The connection of the client with producers that calls itself so."""
+        """Return the connection of the client with producers that has this id."""
         return self._producing.get(client_id)
 
     def identify(self, connection: Connection, group: str) -> tuple[str, bool]:
-        """The client behind a connection, and whether it is a member of the consumer group. A member is known by its client
+        """Return the client of a connection, and whether it is a member of the consumer group. A member is identified by its client
         id, which outlives its connections; a client that never sent a heartbeat for the group only by its address."""
         known = self.consumers.get(group)
         member = known.members.get(connection) if known is not None else None
         return (member.client_id, True) if member is not None else (repr(connection), False)
 
     def pushes_to(self, connection: Connection, group: str) -> bool:
-        """Whether a push consumer of the group is behind this connection."""
+        """Return whether this connection belongs to a push consumer of the group."""
         known = self.consumers.get(group)
         member = known.members.get(connection) if known is not None else None
         return member is not None and member.pushed
@@ -326,7 +326,7 @@ class Clients:
         return len(known.members) if known is not None else 0
 
     def live_subscriptions(self, group: str) -> dict[str, SubscriptionData]:
-        """What the members of a group subscribe to, by topic; nothing if none is connected."""
+        """Return the subscriptions of a group's members, by topic; empty if none is connected."""
         known = self.consumers.get(group)
         return known.subscriptions if known is not None and known.members else {}
 
@@ -335,12 +335,12 @@ class Clients:
         return known is not None and known.message_model is MessageModel.BROADCASTING
 
     def may_read(self, group: str, topic: str) -> bool:
-        """Offsets of topics that a group has given up are of no interest; one that is offline may come back to all."""
+        """Offsets of topics that a group has given up are not needed; an offline group may come back to all of its topics."""
         online = self.consumers.get(group)
         return online is None or not online.members or not online.subscriptions or topic in online.subscriptions
 
     def conflicts(self) -> Iterator[tuple[str, list[str]]]:
-        """Groups whose members contradict each other, and how."""
+        """Yield groups whose members contradict each other, and how."""
         for group in self.consumers.values():
             if found := group.agreement.conflicts:
                 yield group.name, found

@@ -1,4 +1,4 @@
-"""The copies of this broker's log, as the rest of the broker knows them: lead, or follow, and what the log's marks wait for."""
+"""The copies of this broker's log, as seen by the rest of the broker: lead, or follow, and what the log's marks wait for."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Copies:
         lost_pages: LostPages,
         unfit: Callable[[StoreError], None],
     ) -> None:
-        """`unfit`: called when this node cannot go on, and is to be started again."""
+        """`unfit`: called when this node cannot go on and must be restarted."""
         config, broker, store, writer = base.setup.copies, base.config, base.store, base.writer
         metadata, tables, gate, clock = base.metadata, base.tables, base.gate, base.clock
         outlet, role, seeding, events, tls = base.outlet, base.node_role, base.seeding, base.events, base.tls
@@ -77,7 +77,7 @@ class Copies:
                 seeding, self.too_far_behind, questions, self.mender,
             )  # fmt: skip
         self.followers = Followers(config, store, writer, clock, self.greeting, worker, outlet, questions)
-        self._master_address: str | None = None  # as name servers told it last
+        self._master_address: str | None = None  # from the name servers' last answer
         self._master_clients: str | None = None  # where its clients reach it, likewise
         self.following = Following(
             config, store, writer, metadata, tables, clock, self.greeting,
@@ -95,7 +95,7 @@ class Copies:
         )
 
     def greeting(self) -> Hello:
-        """This broker, as it introduces itself to the other side."""
+        """This broker's identity in greetings."""
         log_files = self._store.log
         return Hello(
             cluster=self._broker.cluster,
@@ -123,7 +123,7 @@ class Copies:
         )
 
     def _places(self) -> list[str]:
-        """Where other copies of our log can be asked now."""
+        """The addresses of other copies of our log that can be asked now."""
         if self.group is not None:
             return self.group.places()
         if self.following.place is not None and self.following.speaks == KAPPAMQ:
@@ -131,7 +131,7 @@ class Copies:
         return self.followers.places()
 
     def _writing_now(self) -> str | None:
-        """Where clients reach the node that writes, if that is another one of our kind, and we have all that it had when we met it."""
+        """Where clients reach the node that writes, if that is another KappaMQ broker, and we have everything it had when we connected."""
         if self._operations is not None:
             return self._operations.leader_met()
         master = self.following.master
@@ -155,7 +155,7 @@ class Copies:
         return self.group.group_id if self.group is not None else ""
 
     def may_seed(self) -> None:
-        """Raises Refusal if this node does not lead."""
+        """Raise Refusal if this node does not lead."""
         if self.group is None:
             self.followers.demand_role()
         elif not self._role.is_master:
@@ -165,7 +165,7 @@ class Copies:
         return self.group.seeding.terms_at(begin) if self.group is not None else ""
 
     def too_far_behind(self, leader: str, why: str) -> None:
-        """What our log would go on with does not exist any more: the next start gets everything anew."""
+        """The bytes that would continue our log do not exist any more: the next start is seeded."""
         if self._seeding.is_wanted:
             return
         try:
@@ -203,12 +203,12 @@ class Copies:
             else own
         )
         self._writer.take_mode(mode)
-        for change in self._metadata.follow():  # what the former master had not shown yet
+        for change in self._metadata.follow():  # messages that the former master had not shown yet
             self._tables.followed(*change)
         self.followers.begin()
 
     async def end_leading(self, drain_s: float) -> None:
-        """Followers get what this node has stored last, if they take it in that time, and then go and look for another master."""
+        """Send followers the last bytes that this node has stored, within this time, and then make them look for another master."""
         await self.followers.drain(drain_s)
         self.followers.end()
 
@@ -230,11 +230,11 @@ class Copies:
             await self.group.stop()
 
     def master_found(self, event: MasterFound) -> None:
-        """Name servers say where the master is."""
+        """Note the master's address from a name server."""
         self._master_address, self._master_clients = event.ha_address, event.address
 
     def keepers(self) -> list[Keeper]:
-        """Who needs old log files."""
+        """The keepers of old log files."""
         of_role: Keeper = self.followers if self.group is None else self.group.seeding
         return [of_role, self.seeds]
 

@@ -1,8 +1,8 @@
-"""The slave's side: follow a master, store what it sends, report how far we are, show what it shows.
+"""The slave's side: follows a master, stores its log, reports our progress, makes visible what the master does.
 
-One task connects, greets and receives, and does it again when that ends. What arrives is stored as whole records by `store.receive`,
+One task connects, greets and receives, and starts over when that ends. What arrives is stored as whole records by `store.receive`,
 entered into the queues as far as the master shows its log, and changes of topics, groups and offsets among it are applied to our
-tables (`Metadata.follow`). Nothing of it is ever answered with success before it is where the report says.
+tables (`Metadata.follow`). A report never claims more than is stored as it says.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ log = logging.getLogger(__name__)
 
 _GREETING_S = 10.0
 _SILENCE_S = 5.0  # a master beats every second
-_AGAIN_S = (0.2, 3.0)  # first pause before the next try, and the longest
+_AGAIN_S = (0.2, 3.0)  # first pause before the next attempt, and the longest
 _OPENING_S = 3.0
 _SELDOM_S = 0.5
 _MUCH_BYTES = 16 << 10  # less than a quarter of the smallest window that a master may have
-_FRAMES_A_TURN = 64  # then others get their turn
-_ALIVE_S = 1.0  # a master lets go of a slave that it has not heard from for several seconds
+_FRAMES_A_TURN = 64  # then other work gets its turn
+_ALIVE_S = 1.0  # a master disconnects a slave that sent nothing for several seconds
 
 
 class Following:
@@ -66,9 +66,9 @@ class Following:
         apache: ApacheMaster,
         too_far_behind: Callable[[str, str], None],
     ) -> None:
-        """`ours`: this broker, as it greets. `master_address`: where the master's copies port is, if that is known now. `shorten`: told
-        where the master's log begins, below which we may delete log files. `apache`: what is to be done with an Apache master.
-        `too_far_behind`: told where the master is and what it says, if our log ends before its begins."""
+        """`ours`: this broker's greeting. `master_address`: the master's copies port, if known now. `shorten`: called with
+        the beginning of the master's log, below which we may delete log files. `apache`: handles an Apache master.
+        `too_far_behind`: called with the master's address and its text, if our log ends before its begins."""
         self._config = config
         self._store = store
         self._writer = writer
@@ -86,18 +86,18 @@ class Following:
         self._welcome: Welcome | None = None
         self._reported = (0, 0, 0)
         self._reported_at = 0.0
-        self._received = 0  # the end of what has come, also of a record that is not whole yet
+        self._received = 0  # the end of the bytes received, including an incomplete record
         self._generation = 0
         self._flush_asked = 0
         self._beginnings = 0
         self.place: str | None = None  # of the master's copies, as far as it is known
         self.received_per_s = 0
         self._second = (0.0, 0)  # when it began, and the log's end then
-        self.shown = self.safe = 0  # how far the master shows its log, and how far nobody can take it back
+        self.shown = self.safe = 0  # how far the master's log is visible, and how far it is confirmed
         self.master_end = 0
         self.heard_at: float | None = None
         self._apache = apache
-        self._apache_at: str | None = None  # where an Apache master has been found
+        self._apache_at: str | None = None  # the address at which an Apache master was found
         self._classic: ClassicStream | None = None
 
     # -- its life ----------------------------------------------------------------------------------------------------------
@@ -106,7 +106,7 @@ class Following:
         self._task = asyncio.create_task(self._follow())
 
     async def end(self) -> None:
-        """Returns when nothing more is stored."""
+        """Return when nothing more is stored."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -194,7 +194,7 @@ class Following:
             out.transport.abort()
 
     async def _follow_apache(self, place: str) -> None:
-        """Raises what ends it; what the master is is asked again the next time."""
+        """Raise the error that ends it; the next attempt asks again what the master is."""
         self._apache_at = None
         start = await self._apache.greet(place, self._store.log.end)
         reader, out = await connected(place)
@@ -221,7 +221,7 @@ class Following:
             out.transport.abort()
 
     def _arrived(self) -> None:
-        """An Apache master shows all that it sends, and what is safe there it does not say."""
+        """An Apache master makes everything visible that it sends, and does not report what is confirmed."""
         self.heard_at = self._clock.liveness()
         end = self._store.log.end
         self.shown, self.safe, self.master_end = max(self.shown, end), max(self.safe, end), max(self.master_end, end)
@@ -234,7 +234,7 @@ class Following:
     async def _greet(
         self, reader: asyncio.StreamReader, out: asyncio.StreamWriter, frames: Frames, place: str
     ) -> list[tuple[Kind, bytes]]:
-        """Returns what came behind the welcome."""
+        """Return the bytes that came after the welcome."""
         await self._open(reader, out, place)
         hello = replace(self._ours(), nonce=secrets.token_hex(NONCE_BYTES))
         self._generation = hello.generation
@@ -283,12 +283,12 @@ class Following:
             raise NotKnown(f"the master at {place} did not answer within {_GREETING_S:g} s") from None
 
     async def _open(self, reader: asyncio.StreamReader, out: asyncio.StreamWriter, place: str) -> None:
-        """Say who we are, and nothing else before the other side has said that it speaks the same: an Apache master would take whatever
-        comes for a report, and acknowledge messages on the strength of it. A negative number says nothing to it."""
+        """Send our protocol number, and nothing else before the other side has shown that it speaks the same: an Apache master would take
+        any bytes for a report, and acknowledge messages because of it. It ignores a negative number."""
         out.write(OPENING.pack(-VERSION))
         try:
             async with asyncio.timeout(_OPENING_S):
-                await reader.readexactly(OPENING.size)  # the version is told in a refusal, if it is another one
+                await reader.readexactly(OPENING.size)  # a refusal names the version, if it is another one
         except TimeoutError:
             raise Unanswered(
                 f"the broker at {place} does not answer in the protocol for copies: it hangs, or is not a KappaMQ broker. "
@@ -307,7 +307,7 @@ class Following:
         self._reported = (0, 0, 0)
         self._flush_asked = 0
         end = self._received = self._store.log.end
-        self.shown, self.safe = min(self.shown, end), min(self.safe, end)  # another master may show less
+        self.shown, self.safe = min(self.shown, end), min(self.safe, end)  # less may be visible on another master
         log.info(
             "copies: replicating from %s (%s), from offset %d, %d bytes behind",
             welcome.address,
@@ -343,7 +343,7 @@ class Following:
         incoming.add(piece.offset, memoryview(piece.data))
         self._received = piece.offset + len(piece.data)
         self._writer.receive(incoming)
-        # What is not here yet cannot be shown: the next piece says again how far the master shows its log.
+        # Bytes that are not here yet cannot be made visible: the next piece repeats how far the master's log is visible.
         end = self._store.log.end
         self.shown, self.safe = max(self.shown, min(piece.visible, end)), max(self.safe, min(piece.confirmed, end))
         self._writer.follow_marks()
@@ -354,7 +354,7 @@ class Following:
     # -- reports -----------------------------------------------------------------------------------------------------------
 
     def _report(self) -> None:
-        """Report the end of our log, if a sender waits for it, if much has arrived, or if it is time."""
+        """Report the end of our log, if a sender waits for it, if much has arrived, or if a report is due."""
         welcome, marks = self._welcome, self._store.marks
         if welcome is None:
             return

@@ -1,4 +1,4 @@
-"""What both protocols of a slave need: a connection to the master, and its bytes on their way into the log."""
+"""Shared by both protocols of a slave: a connection to the master, and its bytes on their way into the log."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from kappamq.replication.frames import BadStream
 
 _CONNECT_S: Final = 3.0
 _READ_BYTES: Final = 1 << 20
-_REST_BYTES_MAX: Final = 64 << 20  # of a record or batch that is not whole yet
+_REST_BYTES_MAX: Final = 64 << 20  # of an incomplete record or batch
 
 
 class NotKnown(KappaError):
-    """There is no master to follow now; later there may be."""
+    """There is no master to follow at the moment."""
 
 
 async def connected(place: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -42,24 +42,24 @@ class Incoming:
 
     def __init__(self, start: int) -> None:
         self.start = start  # where `data` begins
-        self._next = start  # where what comes next begins
+        self._next = start  # where the next bytes begin
         self._data: bytes | memoryview = b""
-        self._rest = bytearray()  # behind `_data`, while the record that this begins with is not whole
+        self._rest = bytearray()  # after `_data`, while its first record is incomplete
 
     @property
     def data(self) -> memoryview:
-        """What is worth looking at: nothing, while a record that has been looked at is not whole yet."""
+        """The bytes to examine: none, while a record that was examined is still incomplete."""
         return memoryview(b"" if self._rest else self._data)
 
     def add(self, offset: int, data: memoryview) -> None:
-        """Raises BadStream if this is not what comes next."""
+        """Raise BadStream if these bytes are not the next ones."""
         if offset != self._next:
             raise BadStream(f"the master sends from {offset}, what came before ends at {self._next}")
         size = len(self._data) + len(self._rest) + len(data)
         if size > _REST_BYTES_MAX:
             raise BadStream(f"{size} bytes from {self.start} on hold no whole record")
         self._next += len(data)
-        data = data[max(0, self.start - offset) :]  # what lies behind the end mark of a file is stored already
+        data = data[max(0, self.start - offset) :]  # the bytes after the end mark of a file are stored already
         if not self._data:
             self._data = data
             return
@@ -70,6 +70,6 @@ class Incoming:
             self._rest = bytearray()
 
     def stored(self, end: int) -> None:
-        """The log reaches to `end` now: behind the end mark of a file that may be further than what has come."""
+        """The log ends at `end` now: after the end mark of a file that may be beyond the bytes received."""
         self._data = bytes(self.data[end - self.start :])
         self.start = end

@@ -56,7 +56,7 @@ class Link(LogSender):
     def data_received(self, data: bytes) -> None:
         self._silent_seconds = 0
         try:
-            # One report is what comes nearly always; of several that come together only what the last of them says matters.
+            # Usually a single report arrives; if several arrive together only the last one matters.
             report = self._frames.report(data) if self.feed is not None else None
             news = False
             if report is not None and self.feed is not None:
@@ -93,7 +93,7 @@ class Link(LogSender):
     def _say(self, kind: Kind, values: dict[str, object]) -> None:
         self._write(text_frame(kind, values, self._checksum))
 
-    # -- what it says ------------------------------------------------------------------------------------------------------
+    # -- its messages ------------------------------------------------------------------------------------------------------
 
     def _take(self, kind: Kind, content: bytes) -> None:
         if self._master.questions.knows(kind) and self._hello is None and self._transport is not None:
@@ -127,7 +127,7 @@ class Link(LogSender):
         self._master.reported(self)
 
     def _hand_over(self, kind: Kind, transport: asyncio.Transport, content: bytes) -> None:
-        """It does not want to follow, but asks: that is another's matter from now on."""
+        """It does not want to follow but has a question: hand the connection over."""
         if self._deadline is not None:
             self._deadline.cancel()
         self._transport = None
@@ -147,7 +147,7 @@ class Link(LogSender):
             reports=master.reports_wanted(),
             proof=proved,
         )
-        self._say(Kind.WELCOME, welcome.values())  # it goes on to be held to short frames: all that follows are reports
+        self._say(Kind.WELCOME, welcome.values())  # it stays limited to short frames: only reports follow
         self.feed = Feed(hello.end, master.config.window_bytes, hello.generation)
         if welcome.reports == "written":  # only then does a report follow each piece at once
             self._gathering = Gathering()
@@ -178,7 +178,7 @@ class Link(LogSender):
 
     def second_has_passed(self) -> None:
         super().second_has_passed()
-        # Seconds in which this broker ran are counted, and not time: after a pause of its own it has not read yet what has come.
+        # Count seconds in which this broker ran, not elapsed time: after a pause of its own it has not yet read what has arrived.
         self._silent_seconds += 1
         if self._silent_seconds > _SILENT_SECONDS_MAX:
             log.warning(
@@ -207,7 +207,7 @@ class Link(LogSender):
         if transport is None or transport.is_closing():
             return
         head, _data = log_frame(piece, self._checksum)
-        # One write to the socket: it costs more than to copy a few kilobytes.
+        # One write to the socket: a second one would cost more than copying a few kilobytes.
         if len(data) <= _COPIED_BYTES_MAX:
             transport.write(head + data)
         else:

@@ -1,9 +1,9 @@
 """The master's end of a replication connection: sends the log as far as there is room, from memory or from its files.
 
-Who has everything gets what a turn has written straight from memory, in the same turn, or with what other turns write until its report
-on what it was sent before arrives (`replication.gathering`). Who lags is sent what a worker reads from the
-log files, piece by piece, until it has caught up. The end of a log file needs no word of its own: its end mark and what lies behind
-it are sent as any bytes are. What is said besides, and in which bytes, is for the protocols: `link` (ours) and `apache_link`.
+A follower that has everything gets the bytes of a turn straight from memory, in the same turn, or together with those of later turns when
+its report on the previous ones arrives (`replication.gathering`). One that lags gets bytes that a worker reads from the
+log files, piece by piece, until it has caught up. The end of a log file needs no special message: its end mark and the bytes after
+it are sent like all others. The protocols define the other messages and the encoding: `link` (ours) and `apache_link`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _READ_AGAIN_S = 1.0
 
 
 class Master(Protocol):
-    """What a connection asks of the master's side as a whole."""
+    """The master's side as a whole, as used by a connection."""
 
     config: CopiesConfig
     store: MessageStore
@@ -42,7 +42,7 @@ class Master(Protocol):
     log_throttle: LogThrottle
 
     def greet(self, hello: Hello) -> None:
-        """Raises Refusal for a broker that may not follow us."""
+        """Raise Refusal for a broker that may not follow us."""
         ...
 
     def greet_apache(self, reported: int) -> int:
@@ -60,7 +60,7 @@ class Master(Protocol):
     def left(self, link: LogSender) -> None: ...
 
     def read(self, offset: int, size: int) -> Awaitable[bytes]:
-        """Bytes of a log file, by a worker. They end at the end of the file or of the log."""
+        """Read bytes of a log file, in a worker. They end at the end of the file or of the log."""
         ...
 
     @property
@@ -72,11 +72,11 @@ class LogSender(asyncio.Protocol):
 
     @property
     def place(self) -> str | None:
-        """Where it can be asked for bytes of the log, if it can."""
+        """The address where it can be asked for bytes of the log, if any."""
         return None
 
     def __init__(self, master: Master, lost: Callable[[LogSender], None]) -> None:
-        """`lost`: told when the connection is gone, whether or not it ever greeted."""
+        """`lost`: called when the connection is gone, whether or not it ever greeted."""
         self._master = master
         self._lost = lost
         self._transport: asyncio.Transport | None = None
@@ -86,7 +86,7 @@ class LogSender(asyncio.Protocol):
         self._catching_up: asyncio.Task[None] | None = None
         self.peer = "?"
         self.feed: Feed | None = None
-        self._gathering: Gathering | None = None  # None: what a turn has written leaves at once
+        self._gathering: Gathering | None = None  # None: the bytes of a turn leave at once
         self.said: tuple[int, int] = (0, 0)  # visible and confirmed, as the follower knows them
         self.sent_per_s = 0
         self._sent_before = 0
@@ -95,12 +95,12 @@ class LogSender(asyncio.Protocol):
 
     @property
     def broker_id(self) -> int | None:
-        """None: it does not say."""
+        """None: not known."""
         raise NotImplementedError
 
     @property
     def address(self) -> str:
-        """Where its clients reach it, or else where it connects from."""
+        """Where its clients reach it, else where it connects from."""
         raise NotImplementedError
 
     # -- the connection ----------------------------------------------------------------------------------------------------
@@ -139,7 +139,7 @@ class LogSender(asyncio.Protocol):
     # -- the log -----------------------------------------------------------------------------------------------------------
 
     def written(self, start: int, data: bytes) -> None:
-        """A turn has written this. A follower that has what comes before it gets it now, any other when its turn comes."""
+        """A turn has written these bytes. A follower that has all earlier ones gets them now, any other later."""
         feed = self.feed
         if feed is None or self._catching_up is not None:
             return
@@ -170,7 +170,7 @@ class LogSender(asyncio.Protocol):
         raise NotImplementedError
 
     def _send(self, start: int, data: bytes) -> None:
-        """Hand bytes of one log file to the connection, and tell the feed."""
+        """Pass bytes of one log file to the connection, and record it in the feed."""
         raise NotImplementedError
 
     def second_has_passed(self) -> None:
@@ -211,7 +211,7 @@ class LogSender(asyncio.Protocol):
                 continue
             data = await self._master.read(feed.sent, min(PIECE_BYTES_MAX, feed.room))
             if not data:
-                await asyncio.sleep(_READ_AGAIN_S)  # the disk does not give it; the store tells that
+                await asyncio.sleep(_READ_AGAIN_S)  # the disk cannot read it; the store logs that
                 continue
             self._send(feed.sent, data)
             if rate:

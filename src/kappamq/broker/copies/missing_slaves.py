@@ -1,4 +1,4 @@
-"""A synchronous master says in its log when slaves that it waits for are missing, and when it has them again."""
+"""A synchronous master logs when slaves that it waits for are missing, and when they are back."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class MissingSlaves:
         self._told = False
 
     def look(self, missing: str | None, now: float) -> None:
-        """`missing`: which slaves are, None if all are there."""
+        """`missing`: which slaves are missing, None if all are there."""
         if missing is None:
             if self._told:
                 log.warning("copies: enough slaves are connected again")
@@ -33,5 +33,5 @@ class MissingSlaves:
             )
 
     def forget(self) -> None:
-        """Nothing is awaited any more."""
+        """No slaves are required any more."""
         self._since, self._told = None, False

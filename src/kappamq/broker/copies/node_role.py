@@ -1,6 +1,6 @@
 """The role of this node in its group: registered with name servers, and carried out by beginning and ending the role that may write.
 
-A role begins and ends with awaits, decisions come at any time: one task brings the one to what the other last said.
+Beginning and ending a role takes time, decisions come at any time: one task brings the role in line with the last decision.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ class NodeRole:
     def __init__(self, slave_id: int = 0, version: int = 0) -> None:
         """`slave_id`: of this node while it is not the master; 0: it always is."""
         self._slave_id = slave_id
-        self._decided = (slave_id == 0, version)  # whether this node is to lead, and since which term that is so
+        self._decided = (slave_id == 0, version)  # whether this node should lead, and since which term
         self._done = self._decided
         self._leads = slave_id == 0
         self._changed = asyncio.Event()
 
-    # -- what name servers are told ----------------------------------------------------------------------------------------
+    # -- for name servers --------------------------------------------------------------------------------------------------
 
     @property
     def broker_id(self) -> int:
@@ -37,15 +37,15 @@ class NodeRole:
 
     @property
     def is_master(self) -> bool:
-        """Decided to be, and ready for it."""
+        """Whether it is decided to be the master, and ready."""
         return self._leads and self._done == self._decided
 
     @property
     def is_held(self) -> bool:
-        """Something of the role that may write is there, and ends before anything else if this node is not to have it any more."""
+        """Whether any part of the writing role exists; if this node must not have it any more, it ends before anything else."""
         return self._leads
 
-    # -- what is decided ---------------------------------------------------------------------------------------------------
+    # -- decisions ---------------------------------------------------------------------------------------------------------
 
     def lead(self, version: int) -> None:
         self._decide(True, version)
@@ -63,9 +63,9 @@ class NodeRole:
         end: Callable[[], Awaitable[None]],
         told: Callable[[], None],
     ) -> None:
-        """Begin and end the role as decided, for ever. A decision that has been taken back and taken again meanwhile is another one: the
-        role ends in between. `begin` gets a function that says whether the decision still holds, and raises NotMaster if not. `told`:
-        after each change, so that name servers hear of it."""
+        """Begin and end the role as decided, forever. A decision that was revoked and made again meanwhile is a new one: the
+        role ends in between. `begin` gets a function that returns whether the decision still holds, and raises NotMaster if not. `told`
+        is called after each change, to inform name servers."""
         while True:
             self._changed.clear()
             while self._done != self._decided:
@@ -73,7 +73,7 @@ class NodeRole:
                 try:
                     if self._leads:
                         await end()
-                        self._leads = False  # not before: what has failed is tried again
+                        self._leads = False  # not before: a failed attempt is repeated
                     if decided[0] and decided == self._decided:
                         await begin(lambda decided=decided: decided == self._decided)  # type: ignore[misc]
                         self._leads = True

@@ -1,4 +1,4 @@
-"""The first eight bytes of a connection to the port for copies say which protocol the peer speaks; its handler takes over then."""
+"""The first eight bytes of a connection to the port for copies show the peer's protocol; its handler then takes over."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 class NoRoom(asyncio.Protocol):
-    """For a connection that is one too many."""
+    """For a connection beyond the limit."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         cast(asyncio.Transport, transport).abort()
@@ -26,7 +26,7 @@ class Opening(asyncio.Protocol):
     def __init__(
         self, master: Master, speaks: Callable[[Opening, LogSender], None], lost: Callable[[Opening | LogSender], None]
     ) -> None:
-        """`speaks`: told which connection has taken over. `lost`: told when the connection is gone."""
+        """`speaks` is called with the connection that has taken over, `lost` when the connection is gone."""
         self._master = master
         self._speaks = speaks
         self._lost = lost

@@ -1,4 +1,4 @@
-"""Between the store, which writes, and the followers that get what it wrote: both are given this, and none knows the other."""
+"""Connects the store, which writes, with the followers that get the bytes: both are given this, and neither knows the other."""
 
 from __future__ import annotations
 

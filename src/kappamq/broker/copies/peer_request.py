@@ -1,4 +1,4 @@
-"""A request to another broker, on a connection of its own to its port for copies. `question` is the other end."""
+"""A request to another broker, on a separate connection to its port for copies. `question` is the other end."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ class PeerRequest:
     async def _question(
         self, kind: Kind, question: dict[str, Any], sides: tuple[str, str], *, of_group: bool, seconds: float
     ) -> dict[str, Any]:
-        """The first words of the answer, from somebody who knows the secret if there is one. `sides`: as in `QuestionLink`. `of_group`:
-        the other one is a member of a Raft group. Raises Refusal with the reason of the other side."""
+        """Return the beginning of the answer, from a peer that knows the secret if there is one. `sides`: as in `QuestionLink`. `of_group`:
+        the peer is a member of a Raft group. Raises Refusal with the peer's reason."""
         nonce, secret = secrets.token_hex(NONCE_BYTES), self._secret
         self._out.write(OPENING.pack(-VERSION))
         if not of_group:  # a master says first which protocol it speaks

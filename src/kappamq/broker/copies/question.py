@@ -17,9 +17,9 @@ log = logging.getLogger(__name__)
 _GREETING_S: Final = 10.0
 _CLOSE_S: Final = 1.0
 _STALL_S: Final = 60.0
-"""So long a part of an answer may wait until it is taken."""
+"""How long a part of an answer may wait until the peer reads it."""
 _RATE_MIN: Final = 64 << 10
-"""Bytes a second: with less than that in the long run, nobody keeps a place that others need."""
+"""Bytes a second: a peer that reads more slowly in the long run loses its place if others need it."""
 
 
 class Taker(Protocol):
@@ -29,7 +29,7 @@ class Taker(Protocol):
 
 
 class Questions:
-    """Who answers which."""
+    """The handlers of each kind of question."""
 
     def __init__(self, takers: Mapping[Kind, Taker]) -> None:
         self._takers = takers
@@ -42,7 +42,8 @@ class Questions:
 
 
 class QuestionLink(asyncio.Protocol):
-    """Goes on from the question, which is already read. With a secret, nothing is answered before the peer has proved it."""
+    """Continues after the question, which is already read. With a secret, nothing is answered before the peer has proved that it knows
+    it."""
 
     def __init__(
         self,
@@ -65,15 +66,15 @@ class QuestionLink(asyncio.Protocol):
         self._may_write.set()
         self._task: asyncio.Task[None] | None = None
         self._has_everything = False
-        self._allowed_s = _STALL_S  # so long, in all, what is said may yet wait for whoever takes it
+        self._allowed_s = _STALL_S  # how long, in total, the answer may still wait for the peer
         self._deadline = asyncio.get_running_loop().call_later(_GREETING_S, self.abort)
 
     def _read(self, values: dict[str, Any]) -> None:
-        """Keep the question. Raises KappaError if it makes no sense."""
+        """Store the question. Raises KappaError if it is invalid."""
         raise NotImplementedError
 
     def _answer(self) -> None:
-        """Check that the peer may have an answer. Raises Refusal."""
+        """Check that the peer may get an answer. Raises Refusal."""
         raise NotImplementedError
 
     # -- the connection ----------------------------------------------------------------------------------------------------
@@ -109,7 +110,7 @@ class QuestionLink(asyncio.Protocol):
 
     @property
     def has_everything(self) -> bool:
-        """All of the answer has been taken."""
+        """The peer has read the whole answer."""
         return self._has_everything
 
     # -- the question ------------------------------------------------------------------------------------------------------
@@ -149,19 +150,19 @@ class QuestionLink(asyncio.Protocol):
             self._transport.write(text_frame(kind, values, self._checksum))
 
     def _refuse(self, error: Exception) -> None:
-        log.info("copies: refused a request for data: %.1000s", error)  # the other side tells its operator
+        log.info("copies: refused a request for data: %.1000s", error)  # the other side logs it for its operator
         self._say(Kind.REFUSED, {"why": str(error)[:1000]})
         if self._transport is not None:
             self._transport.close()
             asyncio.get_running_loop().call_later(_CLOSE_S, self.abort)
 
     def _end_in_a_while(self) -> None:
-        """Everything is said; the other side closes, or we do."""
+        """The answer is complete; the other side closes, or we do."""
         self._deadline = asyncio.get_running_loop().call_later(_GREETING_S, self.abort)
 
     def _give(self, giving: Coroutine[Any, Any, None]) -> None:
         assert self._transport is not None
-        self._transport.set_write_buffer_limits(high=0)  # we may write again when everything is taken
+        self._transport.set_write_buffer_limits(high=0)  # we may write again when everything was read
         self._task = asyncio.create_task(self._until_given(giving))
 
     async def _until_given(self, giving: Coroutine[Any, Any, None]) -> None:
@@ -176,7 +177,7 @@ class QuestionLink(asyncio.Protocol):
             log.exception("copies: could not serve a request for data")
             self.abort()
         finally:
-            self._task = None  # whoever has got everything makes room for others
+            self._task = None  # a peer that has got everything makes room for others
 
     async def _send(self, kind: Kind, content: bytes) -> None:
         transport = await self._all_taken()
@@ -184,7 +185,7 @@ class QuestionLink(asyncio.Protocol):
         transport.write(frame(kind, content, self._checksum))
 
     async def _all_taken(self) -> asyncio.Transport:
-        """Only the time that the other side needs counts: what we read meanwhile may take long."""
+        """Count only the time that the other side needs: our own reading may take long."""
         if not self._may_write.is_set():
             loop = asyncio.get_running_loop()
             begin = loop.time()
@@ -205,6 +206,6 @@ Link = TypeVar("Link", bound=QuestionLink)
 
 
 def dispensable(links: Collection[Link]) -> Link | None:
-    """The connection to close for a new one: strangers before those that have their answer, never one that is being served."""
+    """Return the connection to close for a new one: strangers before those that have their answer, never one that is being served."""
     idle = [link for link in links if not link.is_giving]
     return min(idle, key=lambda link: link.has_everything, default=None)

@@ -1,4 +1,4 @@
-"""The master's side: the slaves that replicate from this broker, and how far they are."""
+"""The master's side: the slaves that replicate from this broker, and their progress."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Followers:
     # -- its life ----------------------------------------------------------------------------------------------------------
 
     async def listen(self, listener: socket.socket, made: Callable[[], asyncio.Protocol] | None = None) -> None:
-        """`made`: instead of followers, these are served."""
+        """`made`: creates the connections to serve instead of followers."""
         server = await asyncio.get_running_loop().create_server(made or self._connection, sock=listener)
         self._servers.append(server)
 
@@ -104,7 +104,7 @@ class Followers:
             log.warning("copies: not every slave has all of the log, which ends at %d", end)
 
     def end(self) -> None:
-        """This node is not the master any more: followers go and look for the one that is."""
+        """This node is not the master any more: make followers look for the new one."""
         self._serving = False
         self._missing.forget()
         for link in list(self._links):
@@ -146,7 +146,7 @@ class Followers:
     def _gone(self, link: Opening | LogSender) -> None:
         self._links.pop(link, None)
 
-    # -- what links ask ----------------------------------------------------------------------------------------------------
+    # -- called by links ---------------------------------------------------------------------------------------------------
 
     def demand_role(self) -> None:
         if not self._serving:
@@ -169,13 +169,13 @@ class Followers:
         if hello.end > log_files.min and fingerprint(self.store, hello.end) != hello.crc:
             raise diverged(hello.end)
         for link in former:
-            # It has come back before we have noticed that it was gone. Its old connection must not count beside the new one, not even
-            # until the event loop tells that it is closed: that would be one copy more than there is.
+            # It has reconnected before we noticed that it was gone. Its old connection must not count beside the new one, not even
+            # until the event loop reports that it is closed: that would be one copy too many.
             self.left(link)
             link.abort()
 
     def greet_apache(self, reported: int) -> int:
-        """Where the stream begins for an Apache slave that has the log up to `reported`."""
+        """Return where the stream begins for an Apache slave that has the log up to `reported`."""
         if not self._serving:
             raise Refusal("this broker is not the master now")
         if self.config.secret is not None:
@@ -204,7 +204,7 @@ class Followers:
         self._writer.follow_marks()
 
     def counts(self, link: LogSender) -> bool:
-        """Whether a synchronous master waits for this one."""
+        """Return whether a synchronous master waits for this one."""
         return self.config.count_apache_slaves or not isinstance(link, ApacheLink)
 
     def reported(self, link: LogSender) -> None:
@@ -221,7 +221,7 @@ class Followers:
     def read(self, offset: int, size: int) -> Awaitable[bytes]:
         return self._worker(self.store.pread, offset, size)
 
-    # -- what it hears -----------------------------------------------------------------------------------------------------
+    # -- events ------------------------------------------------------------------------------------------------------------
 
     def ticked(self, event: Tick) -> None:
         now, marks = self.clock.liveness(), self.store.marks
@@ -241,10 +241,10 @@ class Followers:
             if due or link.said != (marks.visible.offset, marks.confirmed.offset):
                 link.tell_marks()
 
-    # -- what others ask ---------------------------------------------------------------------------------------------------
+    # -- called by others --------------------------------------------------------------------------------------------------
 
     def places(self) -> list[str]:
-        """Where followers of our own kind can be asked for what they have."""
+        """Return the addresses where KappaMQ followers can be asked for bytes of the log."""
         return [place for link in self._following if (place := link.place) is not None]
 
     @property
@@ -255,4 +255,4 @@ class Followers:
         return max(min(ends, default=end), end - self.config.keep_bytes_max)
 
     async def renew_below(self, log_min: int) -> None:
-        """What followers need cannot be stored again: it stays where it is."""
+        """Log files that followers need cannot be replaced by copies at the log's end: they stay."""

@@ -1,4 +1,4 @@
-"""How copies are, for operators: `mqadmin haStatus` and `getBrokerEpoch`, and what the runtime information says of them."""
+"""The state of the copies, for operators: `mqadmin haStatus` and `getBrokerEpoch`, and their part of the runtime information."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class CopiesStatus:
 
     @property
     def role(self) -> str:
-        """As it is now, and not as it is configured."""
+        """The present state, not the configured one."""
         return MASTER if self._followers.is_serving or self._role.is_master else SLAVE
 
     # -- requests ----------------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
-"""What happens at a message time: deliveries of delayed messages, timers, checks of transactions.
+"""Work that is due at a message time: deliveries of delayed messages, timers, checks of transactions.
 
-Each of these is a part that says when it next wants to run and then does a slice of its work. One timer of the loop serves
-them all, the earliest first. A test that turns the clock of messages forward has the same parts run in the same order.
+Each of these is a part that returns when it next wants to run and then does a slice of its work. One timer of the loop serves
+them all, the earliest first. A test that advances message time runs the same parts in the same order.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ log = logging.getLogger(__name__)
 
 _LOOK_S = 1.0  # the wall clock may be set forward while we sleep
 _AFTER_ERROR_S = 1.0
-_BUSY_S = 0.001  # then others have their turn
+_BUSY_S = 0.001  # then other work gets its turn
 
 
 class Part(Protocol):
     def due_ms(self) -> int | None:
-        """Message time at which there is something to do; None if nothing is pending, or a job of ours is under way."""
+        """Return the message time at which there is something to do; None if nothing is pending, or one of our jobs is running."""
         ...
 
     def run(self, now_ms: int) -> None:
@@ -39,7 +39,7 @@ class Agenda:
         self._timer: asyncio.Handle | None = None
         self._jobs: set[asyncio.Task[None]] = set()
         self._running = False
-        self.is_closed = False  # a job that goes on for long looks whether it should end
+        self.is_closed = False  # long jobs check whether they should end
 
     def add(self, part: Part) -> None:
         self._parts.append(part)
@@ -56,18 +56,18 @@ class Agenda:
             self._timer = None
 
     async def stop(self) -> None:
-        """Nothing is begun any more; jobs that are under way are waited for."""
+        """Start nothing more, and wait for running jobs."""
         self.close()
         if self._jobs:
             await asyncio.wait(self._jobs)
 
     def wake(self) -> None:
-        """Something may be due earlier than was said before."""
+        """Something may be due earlier than reported before."""
         if self._running:
             self._arm(0.0)
 
     def spawn(self, part: Part, job: Coroutine[Any, Any, None]) -> None:
-        """A part waits for something (a cold read, an answer): its due times are asked for again when `job` is done."""
+        """A part waits for something (a cold read, an answer): ask for its due time again when `job` is done."""
         task = self._loop.create_task(job)
         self._jobs.add(task)
         task.add_done_callback(lambda done: self._job_done(part, done))
@@ -84,15 +84,15 @@ class Agenda:
 
     @property
     def is_working(self) -> bool:
-        """Jobs are under way, whose outcome may make something due."""
+        """Whether jobs are running whose outcome may make something due."""
         return bool(self._jobs)
 
     def next_ms(self) -> int | None:
-        """When the earliest part wants to run."""
+        """Return when the earliest part wants to run."""
         return self._earliest()[0]
 
     def run_due(self, now_ms: int) -> bool:
-        """One slice of the earliest part that is due; False if there is none."""
+        """Run one slice of the earliest part that is due; False if there is none."""
         due, part = self._earliest()
         if part is None or due is None or due > now_ms:
             return False

@@ -1,7 +1,7 @@
 """The delay levels: a message sent with DELAY=n waits in queue n-1 of a system topic, and is then copied to its real queue.
 
-All messages of a level wait equally long, so each queue is in the order in which its messages are due: a position per level
-is all there is to remember. Copies and the new position are stored as one group, so that after a crash each message has been
+All messages of a level wait equally long, so each queue is in the order in which its messages are due, and one position per level
+is the whole state. Copies and the new position are stored as one group, so that after a crash each message has been
 delivered or will be, and never both. The positions are kept in RocketMQ's delayOffset.json, with its meaning.
 """
 
@@ -38,11 +38,11 @@ log = logging.getLogger(__name__)
 _COLD_MAX = 512  # records read ahead by a worker
 _COLD_BYTES_MAX = 2 << 20
 _AFTER_REFUSAL_MS = 1000
-_AT_ONCE_MS = 0  # whatever the time is: look what is due
+_AT_ONCE_MS = 0  # whatever the time is: check what is due
 
 
 class DelayPositions:
-    """Up to which message each level is delivered. A fold over the log."""
+    """The position up to which each level is delivered. A fold over the log."""
 
     file = "delayOffset.json"
     kinds = ("delay",)
@@ -113,13 +113,13 @@ class Delays:
         self._worker = worker
         self._sources = Sources(store)
         self._reading = False
-        self._steps = 0  # how often the clock was set: what was under way then counts by another time
+        self._steps = 0  # how often the clock was set: work begun before that used another time
         self._copying = Copying("delayed messages", appender)
         self._needed_from = 0
         self._levels = [_Level(place + 1, delay) for place, delay in enumerate(delays_ms)]
 
     def begin(self) -> None:
-        """This node may write: positions are brought into their queues, and what waits there is looked at."""
+        """This node may write: move positions into their queues, and check the messages that wait there."""
         for level in self._levels:
             low, end, _next, _stored = self._store.queue_state(SCHEDULE_TOPIC, level.queue_id)
             at = self.position(level.number)
@@ -135,7 +135,7 @@ class Delays:
     # -- coming in ---------------------------------------------------------------------------------------------------------
 
     def place(self, draft: Draft, now_ms: int) -> None:
-        """A placer: what asks for a level waits there. Beyond the last level means the last, as with RocketMQ."""
+        """A placer: a message with a level waits there. Beyond the last level means the last, as in RocketMQ."""
         number_of_level = number(draft.properties, properties.DELAY)
         if number_of_level is None or number_of_level <= 0 or not self._levels:
             return
@@ -166,7 +166,7 @@ class Delays:
             self._deliver(level, now_ms)
 
     def _look(self, level: _Level, now_ms: int) -> None:
-        """Find out what is due of a level, and get hold of it."""
+        """Find the messages of a level that are due, and read them."""
         at = self.position(level.number)
         places = self._sources.entries(SCHEDULE_TOPIC, level.queue_id, at, self._copying.group_max)
         if places is None:
@@ -192,7 +192,7 @@ class Delays:
         level.due = _AT_ONCE_MS
 
     def _due(self, level: _Level, places: Sequence[Place], now_ms: int) -> list[Place]:
-        """Those at the beginning that are due, as many as fit into a group or two."""
+        """Return the first messages if they are due, as many as fit into a group or two."""
         due: list[Place] = []
         total = 0
         for place in places:
@@ -206,8 +206,8 @@ class Delays:
         log_offset, size, due_ms = place
         if size == FILLER_BYTES or size <= 0:
             return 0
-        due_ms += self._store.clock_steps.shift_ms(log_offset)  # it was counted by the clock of then
-        # Further away than it can be, if the clock was right and the levels are as they were: then it has waited enough.
+        due_ms += self._store.clock_steps.shift_ms(log_offset)  # it was computed by the earlier clock
+        # Further away than possible with a correct clock and the same levels: then it has waited long enough.
         return due_ms if due_ms <= now_ms + level.delay_ms else now_ms
 
     def _read_cold(self, level: _Level, at: int, now_ms: int, due: list[Place] | None) -> None:
@@ -254,7 +254,7 @@ class Delays:
         level.due = now_ms  # the next ones, if any: looked at in the next slice
 
     def clock_stepped(self, _step: ClockStep) -> None:
-        """The wall clock was set: when each level is due is found out anew."""
+        """The wall clock was set: compute again when each level is due."""
         self._steps += 1
         for level in self._levels:
             if level.due is not None:
@@ -268,7 +268,7 @@ class Delays:
         return self._needed_from
 
     async def renew_below(self, log_min: int) -> None:
-        """Nothing is copied: no level lasts longer than any sensible retention. Finds out where the first one waits."""
+        """Copy nothing, since no level lasts longer than any sensible retention. Find where the first message waits."""
         self._needed_from = await self._worker(self._first_waiting)
 
     def _first_waiting(self) -> int:

@@ -1,4 +1,4 @@
-"""What may happen to a message besides being pulled: stored, sent back, delayed, timed, recalled, committed.
+"""Everything that may happen to a message besides being pulled: it is stored, sent back, delayed, timed, recalled, committed.
 
 Its tables (`delivery/tables.py`) live as long as the process. `Delivery` serves them and lives as long as this node may write:
 `broker/roles.py` builds one when the role begins, and drops it when the role ends."""
@@ -43,7 +43,7 @@ def new_timer_book(base: Foundation) -> TimerBook:
 
 
 class Delivery:
-    """Everything that appends, for a client or by itself, in one role: built, loaded, started, and in the end stopped for good."""
+    """All parts that append, for clients or by themselves, during one role: built, loaded, started, and finally stopped for good."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Delivery:
         *,
         timers_followed: bool,
     ) -> None:
-        """Builds upon what is there, and writes nothing. `write_derived`: has queue entries written to their files. `timers_followed`:
+        """Builds the parts, and writes nothing. `write_derived`: writes queue entries to their files. `timers_followed`:
         see `Timers`."""
         config, clock, store, writer, metadata = base.config, base.clock, base.store, base.writer, base.metadata
         topics, groups, offsets = base.tables.topics, base.tables.groups, base.tables.offsets
@@ -61,7 +61,7 @@ class Delivery:
         self._clock, self._clients, self._locks, self._tables, self._worker = clock, base.clients, locks, tables, worker
         self._expire_at = 0.0
         self.agenda = Agenda(clock)
-        # Two ways into the log: what is due goes where it belongs; what clients send may have to wait for its time first.
+        # Two appenders: due messages go directly to their queues; clients' messages may have to wait for their time first.
         self.copies = Appender(base.kernel, writer, metadata, clock)
         book = new_timer_book(base)
         lookup = RecallLookup(store, clock, worker, write_derived)
@@ -158,7 +158,7 @@ class Delivery:
             self.agenda.add(part)
 
     def handlers(self) -> dict[int, Handler]:
-        """Requests that only a node which may write can serve."""
+        """The requests that only a node with the right to write can serve."""
         parts = (
             self._send_requests,
             self.retries,
@@ -177,7 +177,7 @@ class Delivery:
     # -- its life ----------------------------------------------------------------------------------------------------------
 
     async def load(self, fold: HalfFold) -> None:
-        """Find out which transactions are open. Nothing is appended meanwhile, and all that is stored is in the queues. `fold`: what was
+        """Find the open transactions. Nothing is appended meanwhile, and all stored messages are in the queues. `fold`: what was
         read of them before."""
         await self._worker(self.halves.rebuild, fold)
 
@@ -197,7 +197,7 @@ class Delivery:
                     self._tables.filters.subscribed(group, subscription)
 
     def close(self) -> None:
-        """Nothing is begun or written any more. Requests that are still at work for this role are refused."""
+        """Start and write nothing more. Requests that still run for this role are refused."""
         self._waits.end()
         self.agenda.close()
         for appender in (self.copies, self.appender):
@@ -206,11 +206,11 @@ class Delivery:
         self.batches.stop()
 
     async def stop(self) -> None:
-        """Wait for what is under way, and leave the timer files so that any broker can go on from them."""
+        """Wait for running work, and leave the timer files so that any broker can go on from them."""
         await self.agenda.stop()
         await self.timers.stop()
 
-    # -- what it hears -----------------------------------------------------------------------------------------------------
+    # -- events ------------------------------------------------------------------------------------------------------------
 
     def tick(self, _event: Tick) -> None:
         now = self._clock.liveness()

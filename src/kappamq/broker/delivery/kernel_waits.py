@@ -1,7 +1,7 @@
-"""What the kernel stores by itself although it is not for consumers yet: halves of transactions, timers, delay levels.
+"""Messages that the kernel stores by itself although they are not for consumers yet: half messages, timers, delay levels.
 
-While this node may write, the kernel is allowed to take such sends, and to end transactions that it has opened; what it tells of
-them is passed on here, before any request behind them is served. Python does the rest, and all that is out of the ordinary: the
+While this node may write, the kernel is allowed to take such sends, and to end transactions that it has opened; its reports
+of them are passed on here, before any later request is served. Python does the rest, and all unusual cases; the
 bytes in the log are the same.
 """
 

@@ -1,4 +1,4 @@
-"""Messages that wait: parked in a system topic under their real address, and taken out again as a copy that goes there.
+"""Messages that wait: parked in a system topic with their real topic and queue, and later delivered there as a copy.
 
 Copies are made from the bytes of the parked record: delivering a hundred thousand at once must not take long.
 """
@@ -21,7 +21,7 @@ _TARGETS_MAX = 10_000
 
 
 def park(draft: Draft, topic: str, queue_id: int) -> None:
-    """Have `draft` stored in a queue where it waits; it carries its address along."""
+    """Store `draft` in a queue where it waits; its properties keep its real topic and queue."""
     draft.properties[properties.REAL_TOPIC] = draft.topic
     draft.properties[properties.REAL_QUEUE_ID] = str(draft.queue_id)
     draft.topic, draft.queue_id = topic, queue_id
@@ -39,10 +39,10 @@ class Unparking:
         self._targets.clear()
 
     def copy(self, data: bytes, timed_ms: int | None = None) -> GroupMember | None:
-        """The copy of a (good) record for its real address; None if it has none (any more), which is logged.
+        """Return the copy of a (good) record for its real topic and queue; None if these do not exist (any more), which is logged.
 
-        As with RocketMQ, what was noted while it was parked stays readable in its properties; and if it was a timer, which
-        is delivered at `timed_ms`, that and when it was parked are added."""
+        As in RocketMQ, the properties added for parking stay readable; and if it was a timer, which
+        is delivered at `timed_ms`, that and the time of parking are added."""
         record = view_at(data, check_crc=False)
         (
             _size,
@@ -64,7 +64,7 @@ class Unparking:
         text = record.property_bytes
         if (
             b"__BATCH#" in text or b"__CRC32#" in text
-        ):  # spoke of the record and its neighbours, which do not come along
+        ):  # these described the record and its neighbours, which are not copied
             text = _without_those_of_the_record(text)
         key = value(text, b"REAL_TOPIC\x01"), value(text, b"REAL_QID\x01")
         target = self._targets[key] if key in self._targets else self._find(key, log_offset)
@@ -86,7 +86,7 @@ class Unparking:
         else:
             queue_id = int(queue)
             if queue_id >= max(topic.read_queues, topic.write_queues) and topic.write_queues:
-                queue_id %= topic.write_queues  # the topic has shrunk meanwhile: nobody would look there
+                queue_id %= topic.write_queues  # the topic has shrunk meanwhile: no consumer reads there
             found = name, queue_id
         if len(self._targets) < _TARGETS_MAX:
             self._targets[key] = found

@@ -1,4 +1,4 @@
-"""Copies and what is remembered of them, stored as one; what to do if that is not possible just now."""
+"""Copies and the progress of delivery, stored as one group; and what to do if that is not possible now."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _AFTER_REFUSAL_MS = 1000
 
 
 class Copying:
-    """Stores groups for a part that delivers in order, and that can come again with the same group if it is refused."""
+    """Stores groups for a part that delivers in order, and that can retry the same group if it is refused."""
 
     def __init__(self, what: str, appender: Appender) -> None:
         self._what = what
@@ -25,7 +25,7 @@ class Copying:
         self.group_max = GROUP_MAX
 
     def store(self, copies: list[GroupMember], change: tuple[str, Any], now_ms: int) -> int | None:
-        """None: it is stored. Else the time to try again, with at most `group_max` of them."""
+        """Return None if it was stored; else the time to try again, with at most `group_max` of them."""
         try:
             self._appender.append_copies(copies, [change])
         except IllegalMessage as error:

@@ -1,7 +1,7 @@
-"""Messages whose consumer failed: delivered again later, and set aside as dead letters after too many tries.
+"""Messages whose consumer failed: delivered again later, and moved to the dead letters after too many tries.
 
-A consumer names the record it could not deal with (36). A copy of it goes to the retry topic of its group, later each time,
-for it passes through the delay levels; when the tries are used up it goes to the dead letters instead. Consumers whose
+A consumer names the record it could not process (36). A copy of it goes to the retry topic of its group, later each time,
+through the delay levels; when the tries are exhausted it goes to the dead letters instead. Consumers whose
 request fails send the message itself to the retry topic, as a plain send: that may end among the dead letters, too.
 """
 
@@ -57,7 +57,7 @@ class Retries:
         self._groups = groups
         self._appender = appender
         self._worker = worker
-        self._holds_locks = holds_locks  # of a group that consumes in order: somebody has queues locked
+        self._holds_locks = holds_locks  # of a group that consumes in order: a member has queues locked
         self._events = events
 
     def handlers(self) -> dict[int, Handler]:
@@ -71,7 +71,7 @@ class Retries:
         if not self._config.writable:
             raise NoPermission(f"the broker[{self._config.name}] sending message is forbidden")
         if group.retry_queues <= 0:
-            return request.reply()  # the group wants nothing again
+            return request.reply()  # the group allows no redelivery
         data = await self._worker(self._store.record, header.log_offset)
         if data is None:
             raise BrokerError(
@@ -89,18 +89,18 @@ class Retries:
         origin = draft.properties[properties.RETRY_TOPIC]
         placed = self._appender.append(draft)
         self._events.publish(SentBack(group.name, origin))
-        # Not before it is as safe as the broker's mode demands: the consumer lets go of its message when it hears from us.
+        # Not before it is as durable as the broker's mode demands: the consumer drops its message when it gets the answer.
         await self._appender.answerable(placed.end)
         return request.reply()
 
     def _check(self, record: Record, header: SendBack) -> None:
-        """It must be a message that a consumer may have been given, and the one that is meant."""
+        """Check that it is a message that a consumer may have got, and the intended one."""
         if record.topic in _INTERNAL or record.topic.startswith(names.KAPPAMQ_TOPIC_PREFIX):
             raise BrokerError(
                 f"look message by offset failed, {header.log_offset}: the record there is not a message for consumers"
             )
         meant = header.origin_topic
-        # After the first retry the record lies in the retry topic, and its consumer calls it by the topic it was sent to.
+        # After the first retry the record is in the retry topic, but its consumer names the topic it was sent to.
         if meant and meant not in (record.topic, record.property_map().get(properties.RETRY_TOPIC)):
             raise BrokerError(
                 f"look message by offset failed to check the topic name {header.log_offset}: "
@@ -113,7 +113,7 @@ class Retries:
         return topic
 
     def _bury(self, draft: Draft, group: str) -> None:
-        """Turn it into a dead letter of `group`, with what is known of where it came from."""
+        """Turn it into a dead letter of `group`, with what is known about its origin."""
         topic = self._writable(self._topics.ensure(names.dlq_topic(group), DLQ_QUEUES))
         draft.topic, draft.queue_id = topic.name, 0
         pairs = draft.properties
@@ -138,8 +138,8 @@ class Retries:
     def place(self, draft: Draft, header: SendMessage, version: int) -> None:
         """A plain send to a retry topic: if its tries are used up, or the group consumes in order, it is a dead letter.
 
-        In order means that the next message waits for this one: it was tried where it lies, and coming again later it
-        would come out of order."""
+        In order means that the next message waits for this one: it was retried in place, and a later redelivery
+        would be out of order."""
         group = self._groups.existing(group_of(draft.topic))
         most = tries_max(group, header.max_reconsume_times, version)
         # One more than above: here the number is that of the copy, there that of the record which is copied.
@@ -160,7 +160,7 @@ def again(record: Record, delay_level: int) -> Draft:
 
 
 def tries_max(group: SubscriptionGroupConfig, requested: int | None, version: int) -> int | None:
-    """How often a message is delivered again; None: for ever. What the consumer says goes before its group's setting."""
+    """Return how often a message is delivered again; None: no limit. The consumer's value overrides its group's setting."""
     given = (
         requested
         if requested is not None and requested >= 0 and version >= VERSION_MAX_RECONSUME
@@ -172,7 +172,7 @@ def tries_max(group: SubscriptionGroupConfig, requested: int | None, version: in
 def retry_topic(
     topics: Topics, group: SubscriptionGroupConfig, *, unit: bool | None = False, order: bool = False
 ) -> TopicConfig:
-    """Where the group gets messages again, made if it is not there."""
+    """Return the group's retry topic, created if it does not exist."""
     sys_flag = TOPIC_UNIT_SUBSCRIBED if unit else 0
     return topics.ensure(names.retry_topic(group.name), max(1, group.retry_queues), order=order, sys_flag=sys_flag)
 

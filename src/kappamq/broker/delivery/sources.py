@@ -17,7 +17,7 @@ class Sources:
         self._store = store
 
     def entries(self, topic: str, queue_id: int, first: int, count: int) -> list[Place] | None:
-        """Up to `count` entries of a queue from `first` on that consumers may see; None if the disk has to be asked."""
+        """Return up to `count` entries of a queue from `first` on that consumers may see; None if they must be read from disk."""
         _low, end, _next, _stored = self._store.queue_state(topic, queue_id)
         count = min(count, end - first)
         if count <= 0:
@@ -34,7 +34,7 @@ class Sources:
         )
 
     def are_warm(self, places: Sequence[Place]) -> bool:
-        """Whether the records are in memory for sure."""
+        """Return whether the records are certainly in memory."""
         hot_from = self._store.hot_from
         return all(place[0] >= hot_from for place in places)
 
@@ -45,7 +45,7 @@ class Sources:
         found: list[bytes | None] = []
         for log_offset, size, _code in places:
             data = bytes(view(log_offset, size)) if low <= log_offset < end else b""
-            # By itself, for it may be the first of a group: whose entry can be read is a whole one.
+            # Read it alone, since it may be the first of a group: a record with a readable entry is complete.
             noted, _count, read, _why = locate(data, log_offset, True, 1)
             good = read == len(data) == size > 0 and not PLACE.unpack(noted)[-1]
             found.append(data if good else self._store.record(log_offset))

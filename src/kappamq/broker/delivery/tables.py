@@ -39,6 +39,6 @@ class DeliveryTables:
 
     @property
     def saved_seldom(self) -> list[str]:
-        """Files of those that change all the time."""
+        """The files of tables that change all the time."""
         tables: tuple[Table, ...] = (self.delay_positions, self.timer_progress, self.timer_metrics, self.half_counts)
         return [table.file for table in (*tables, self.scopes, self.staged)]

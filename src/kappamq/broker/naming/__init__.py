@@ -1,1 +1,1 @@
-"""How others find this broker: its own address, and its registration with the name servers."""
+"""How clients and brokers find this broker: its address, and its registration with the name servers."""

@@ -6,7 +6,7 @@ loopback, the name server shows each client the address by which that client rea
 since then we live on the same machine.
 
 Offset ids are not rewritten on their way: a client that looks a message up by its id, on whichever machine, connects to the address
-in it. There loopback will not do, and the machine's outward address takes its place if we can be reached by that.
+in it. Loopback does not work there, so the machine's outward address is used instead, if we can be reached at it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from kappamq.protocol import address
 LOOPBACK = "127.0.0.1"
 _EVERYWHERE = ("", "0.0.0.0", "::")
 _FAR_AWAY = ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1"))
-"""Addresses that no machine has: set aside for documentation."""
+"""Addresses that no machine has: reserved for documentation."""
 _BRIDGES = ("docker", "br-", "veth", "virbr", "cni", "flannel")
 _IFREQ = struct.Struct("16s24x")  # netdevice(7): struct ifreq
 _FLAGS = struct.Struct("=h")
@@ -39,7 +39,7 @@ class Address:
         listen_host: str = LOOPBACK,
         learnt: Callable[[bytes], None] = lambda packed: None,
     ) -> None:
-        """`learnt`: told what `packed` is, each time something was learnt about it."""
+        """`learnt`: called with `packed` each time our address became known better."""
         host, advertised_port = _split(advertise) if advertise else (None, None)
         self._host = _resolved(host) if host else None
         self._seen: str | None = None
@@ -71,9 +71,9 @@ class Address:
 
 
 def outward_ip() -> str | None:
-    """The ip under which this machine speaks to others; None if it has no way out. Nothing is sent to find out.
+    """Return the ip that this machine uses for outgoing connections; None if it has none. Nothing is sent for this.
 
-    A machine may have neighbours and no way beyond them (no default route): then it is that of a network card.
+    Without a default route it is the address of a network card.
     """
     for family, far_away in _FAR_AWAY:
         with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:

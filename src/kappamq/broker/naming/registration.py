@@ -1,7 +1,7 @@
-"""Registration with the name servers: everything at start and at intervals, one topic or the role at once when it changes.
+"""Registration with the name servers: everything at start and at intervals; a changed topic or role at once.
 
-Each name server has a task of its own: one that hangs does not delay the others. Each gets a beat every
-second, and was told to miss us after three: so a machine that is gone is out of the routes before its connections break.
+Each name server has its own task, so one that hangs does not delay the others. Each gets a beat every
+second, and drops us after three without one: so a dead machine is out of the routes before its connections break.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ _RETRY_S = 1.0
 _TOLD_S = 0.5
 BEAT_S: Final = 1.0
 MISSED_MAX: Final = 3
-"""After so many beats a name server takes us for dead, if none came; and we it, if it answered none."""
+"""After this many lost beats a name server considers us dead; after as many unanswered ones we consider it dead."""
 _TIMEOUT_MS = round(MISSED_MAX * BEAT_S * 1000)
 _SINGLES_MAX = 32
-"""So many changed topics go one by one. Never several in one table: a name server may take that for all we have."""
+"""Up to this many changed topics are sent one by one. Never several in one table: a name server may take that for the whole table."""
 
 
 class _NameServer:
-    """One name server: a connection that is made when needed, and kept; and what it has not heard yet."""
+    """One name server: a connection that is opened when needed, and kept; and the changes it does not know yet."""
 
     def __init__(self, address: str, tls: ssl.SSLContext | None) -> None:
         self.address = address
@@ -133,7 +133,7 @@ class Registration:
         self._changes = 0
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []  # for name servers that know of a change
         self._answered = asyncio.Event()  # a name server knows us
-        self._tried = asyncio.Event()  # all of them have been asked, whatever they said
+        self._tried = asyncio.Event()  # all of them have been tried, successfully or not
         self._encoding = asyncio.Lock()
         # version, which has the term in it, and permission
         self._encoded: tuple[tuple[DataVersion, int], bytes] | None = None
@@ -202,7 +202,7 @@ class Registration:
             self.set_nameservers(self._config.nameservers)
 
     def all_changed(self) -> None:
-        """Register everything soon: something that is true of all topics has changed."""
+        """Register everything soon: something that affects all topics has changed."""
         self._changes += 1
         for server in self._servers:
             server.all_due = True
@@ -257,7 +257,7 @@ class Registration:
             group.create_task(self._beat(server))
 
     async def _beat(self, server: _NameServer) -> None:
-        """Say every second that we are alive, for ever; over the same connection, whatever else is under way there."""
+        """Send a beat every second, forever; over the same connection, whatever else is in flight there."""
         loop = asyncio.get_running_loop()
         while True:
             began = loop.time()
@@ -339,11 +339,11 @@ class Registration:
         try:
             channel = await server.connect()
             self._address.learn(self.local_ip)
-            # From here on what changes is told the next time; what is read later may be newer, never older.
+            # Changes from here on are sent the next time; data read later may be newer, never older.
             change, (changed, server.changed) = self._changes, (server.changed, {})
             role, permission = (self._role.broker_id, self._role.version), self._config.permission
             if server.registered and server.role != role:
-                # First the role alone: clients wait for that, and thousands of topics take a while. Its version is no other's.
+                # First the role alone: clients wait for that, and thousands of topics take a while. Its version is unique.
                 await self._register(channel, encoded([], DataVersion(role[1]), permission), role)
                 server.all_due = True
             if server.all_due or not server.registered or len(changed) > _SINGLES_MAX:
@@ -360,7 +360,7 @@ class Registration:
         except (KappaError, OSError) as error:
             server.registered = False
             if isinstance(error, RequestTimeout) and server.channel is not None:
-                server.channel.close()  # whatever hangs there, the next try begins anew
+                server.channel.close()  # whatever hangs there, the next attempt starts over
             if not server.complained:
                 log.warning("registration at name server %s failed, retrying: %s", server.address, error)
                 server.complained = True
@@ -399,7 +399,7 @@ class Registration:
     # -- leaving -----------------------------------------------------------------------------------------------------------
 
     async def stop(self) -> None:
-        """Sign off everywhere; a name server that does not answer will notice by itself."""
+        """Unregister everywhere; a name server that does not answer will notice by itself."""
         await asyncio.gather(*self._leaving, *(self._leave(server) for server in self._servers))
 
     async def _leave(self, server: _NameServer) -> None:
@@ -429,7 +429,7 @@ def encoded(topics: Sequence[TopicConfig], version: DataVersion, permission: int
 
 
 def _as_allowed(topic: TopicConfig, permission: int) -> TopicConfig:
-    """What the broker as a whole does not permit, no topic of it does."""
+    """Restrict a topic's permission to that of the broker."""
     allowed = permission & (PERMISSION_READ | PERMISSION_WRITE)
     if allowed == PERMISSION_READ | PERMISSION_WRITE:
         return topic

@@ -1,4 +1,4 @@
-"""What a subscription asks for: tags, or an SQL condition, read once and kept as long as it is used."""
+"""Compiled filters of subscriptions, tags or an SQL condition: parsed once and cached as long as they are used."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Filtering:
     def __init__(self, config: BrokerConfig, beside: Callable[..., Awaitable[Any]]) -> None:
         self._config = config
         self._beside = beside  # runs (connection, function, arguments, size=bytes) on a thread
-        self._compiled: TextCache[Sql | SubscriptionInvalid] = TextCache(KEPT_CHARACTERS_MAX)  # also what is wrong
+        self._compiled: TextCache[Sql | SubscriptionInvalid] = TextCache(KEPT_CHARACTERS_MAX)  # errors, too
         self._tags: TextCache[Subscription] = TextCache(KEPT_CHARACTERS_MAX)
         self._under_way: dict[tuple[bool, str], asyncio.Future[None]] = {}
 
@@ -44,7 +44,7 @@ class Filtering:
         return {RequestCode.CHECK_CLIENT_CONFIG: self.check_client}
 
     def is_sql(self, expression_type: str | None) -> bool:
-        """Whether a subscription of this type goes by SQL and not by tags. Raises BrokerError for what is not served."""
+        """Return whether a subscription of this type uses SQL and not tags. Raises BrokerError for unsupported types."""
         if expression_type in (None, "", TAG):
             return False
         if expression_type == SQL92 and self._config.sql_filters:
@@ -56,11 +56,11 @@ class Filtering:
         """Whether the kernel alone may serve pulls of this subscription."""
         if subscription.expression_type not in ("", TAG):
             return False
-        # Messages that come again may be judged by the conditions of other subscriptions, which may follow this one.
+        # Redelivered messages may be judged by the conditions of other subscriptions, which may follow this one.
         return not (self._config.sql_filters_retries and is_retry_topic(subscription.topic))
 
     def check_client(self, request: Request[CheckClientConfig]) -> Frame | Awaitable[Frame]:
-        """A consumer asks before it begins whether its subscription will do."""
+        """A consumer checks its subscription before it begins."""
         subscription = request.parse(CheckClientBody).subscription
         if subscription is None or not self.is_sql(subscription.expression_type):
             return request.reply()
@@ -82,7 +82,7 @@ class Filtering:
         return _AT_ONCE_CHARACTERS[TAG] < len(text) <= TAGS_CHARACTERS_MAX and text not in self._tags
 
     async def prepare(self, connection: Connection, subscription: SubscriptionData) -> None:
-        """Read a long expression without keeping others waiting. An error in it is reported when it is used."""
+        """Parse a long expression in a thread. An error in it is reported when it is used."""
         text, is_sql = subscription.expression, subscription.expression_type == SQL92
         while (same := self._under_way.get((is_sql, text))) is not None:
             # A consumer pulls all its queues at once, with one expression. The pull that had it read may be gone before it was.

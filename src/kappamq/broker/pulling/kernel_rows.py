@@ -1,8 +1,8 @@
 """(group, topic) pairs whose pulls the kernel may answer alone, as numbered rows.
 
 A row exists only while everything that could forbid the pull allows it: the group consumes, the topic is readable, the
-subscription is one of tags. Whatever changes any of these drops the rows it touches; the next pull goes the slow way, is
-judged there, and gets its row back.
+subscription is one of tags. A change of any of these drops the affected rows; the next pull is
+judged on the slow path, and gets its row back.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Subscriptions:
             self._kernel.drop_row(group, topic, explicit)
 
     def drop_pair(self, group: str, topic: str) -> None:
-        """Pulls of this group on this topic are judged anew, whichever way they name what they want."""
+        """Drop the rows of this group and topic, however their pulls name their subscription."""
         for explicit in (False, True):
             self.drop(group, topic, explicit)
 

@@ -1,4 +1,4 @@
-"""Where the last pull of each queue began that did not go through the kernel: what lies before was handed out."""
+"""Where the last pull of each queue began that did not go through the kernel: earlier messages were delivered."""
 
 from __future__ import annotations
 

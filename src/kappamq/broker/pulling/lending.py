@@ -20,7 +20,7 @@ _LENT_MAX = 1024
 
 
 class Reads(Protocol):
-    """What must be known of a pull."""
+    """The attributes of a pull that are needed here."""
 
     group: str
     topic: str
@@ -50,7 +50,7 @@ class Lending:
         return entries is not None and self._lend(request, entries)
 
     def _lend(self, request: Reads, entries: bytes) -> bool:
-        """Let the kernel have entries read from disk; False if they have not got there yet."""
+        """Lend the kernel entries read from disk; False if they are not on disk yet."""
         usable = len(entries) - len(entries) % ENTRY.size
         end = self._kernel.queue_state(request.topic, request.queue_id).stored
         usable = min(usable, max(0, (end - request.offset) * ENTRY.size))
@@ -72,7 +72,7 @@ class Lending:
         return True
 
     def _read_on(self, request: Reads, lent_to: int) -> None:
-        """A consumer that has read so far will want what follows: have it in memory by then."""
+        """Read ahead: a consumer that has read this far will need the next entries."""
         key = (request.group, request.topic, request.queue_id)
         read_to = self._read_to.pop(key, 0)
         if not lent_to <= read_to <= lent_to + _ENTRIES_AHEAD:
@@ -89,7 +89,7 @@ class Lending:
             await self._worker(self._store.queues.read, topic, queue_id, first, _ENTRIES_AHEAD)
 
     async def fetch(self, request: Reads) -> bool:
-        """Have a worker read entries, and lend them; whether there were any. Raises OSError."""
+        """Read entries in a worker, and lend them; returns whether there were any. Raises OSError."""
         entries = await self._worker(
             self._store.queues.read, request.topic, request.queue_id, request.offset, _ENTRIES_AT_ONCE
         )

@@ -12,7 +12,7 @@ Parked = TypeVar("Parked")
 _Queue = tuple[str, int]
 
 OWNER_QUEUE_MAX: Final = 256
-"""What one peer may park for one queue. A client parks one for each of its groups; each is answered with the same messages."""
+"""The most pulls one peer may park for one queue. A client parks one for each of its groups; each is answered with the same messages."""
 
 
 class LongPoll(Generic[Parked]):
@@ -91,7 +91,7 @@ class LongPoll(Generic[Parked]):
         return taken
 
     def drop(self, owner: Hashable) -> int:
-        """Forget what a peer that has left had parked; how much that was."""
+        """Forget the parked pulls of a peer that has left; returns how many there were."""
         tickets = self._owners.pop(owner, {})
         for ticket, queue in tickets.items():
             self._remove(queue, ticket)

@@ -1,7 +1,7 @@
 """Pulls that wait for messages: parked per queue, and tried again when their queue grows or their time is up.
 
-The store gets `grown` when it is made and calls it with the queues that grew, once per turn. Pulls park here. So neither of the two
-has to know the other.
+The store gets `grown` when it is made and calls it with the queues that grew, once per turn. Pulls park here. So the store and the
+pulls need not know each other.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Pulls: what the kernel could not answer alone, and what it does not know.
+"""Pulls that the kernel could not answer alone, and those it does not know.
 
 An empty pull waits in the long-poll table. Entries that are only on disk are read and lent to the kernel; records that may
 not be in memory are warmed by a worker first. In each case the kernel then makes the answer, so no record is ever decoded.
@@ -123,8 +123,8 @@ class Pulls:
             asyncio.get_running_loop().call_soon(self._serve_behind)
 
     def _serve_behind(self) -> None:
-        """One of the pulls that read what is not in memory. A consumer's queues run out of it together: a client that sends meanwhile is
-        not to wait for all of them."""
+        """Serve one of the pulls that read from disk. A consumer's queues run out of memory at the same time: a client that sends meanwhile
+        must not wait for all of them."""
         request, verdict, payload = self._behind.popleft()
         try:
             if request.connection.is_open:
@@ -157,9 +157,9 @@ class Pulls:
     # -- the slow way ------------------------------------------------------------------------------------------------------
 
     def handle(self, request: Request[PullMessage], prepared: bool = False) -> InOrder | None:
-        """A pull the kernel did not know: judge it by all the rules, and teach the kernel where it is plain.
+        """A pull the kernel did not know: check it by all the rules, and give the kernel a row if it is plain.
 
-        `prepared`: the expressions it needs were read beside the loop, as far as that takes long."""
+        `prepared`: its expressions were parsed in a thread, if that takes long."""
         header = request.header
         if not self._config.readable:
             raise NoPermission(f"the broker[{self._config.name}] pulling message is forbidden")
@@ -210,7 +210,7 @@ class Pulls:
         if header.sys_flag & PULL_COMMIT and header.sys_flag & PULL_SUSPEND:
             self._commit(request.connection, group.name, topic.name, header.queue_id, header.commit_offset)
         if request.is_oneway:
-            return None  # nobody waits for an answer; what it commits counts all the same
+            return None  # no peer waits for an answer; its commit counts all the same
         if header.queue_offset < 0:
             low, end, _next, _stored = self._kernel.queue_state(topic.name, header.queue_id)
             self._refuse(pull, TOO_SMALL, (low, low, end))
@@ -227,7 +227,7 @@ class Pulls:
     def _by_tags(
         self, header: PullMessage, subscription: SubscriptionData
     ) -> tuple[frozenset[int] | None, Sieve | None]:
-        """The hashes of the tags it wants, None for all; the kernel may answer the next one like it alone."""
+        """Return the hashes of the requested tags, None for all; the kernel may answer the next one like it alone."""
         codes = self._filtering.tag_codes(subscription)
         group = self._clients.consumers.get(header.consumer_group)
         if group is not None and is_retry_topic(header.topic):
@@ -243,7 +243,7 @@ class Pulls:
     # -- going on ----------------------------------------------------------------------------------------------------------
 
     def _again(self, request: PullRequest) -> None:
-        """It has waited, and may have something to get now."""
+        """Retry a pull that has waited, and may find messages now."""
         self._try(request, warm=False)
 
     def _try(self, request: PullRequest, warm: bool, tries: int = 0) -> None:
@@ -264,13 +264,13 @@ class Pulls:
         self._go_on(request, verdict, payload, tries)
 
     def _go_on(self, request: PullRequest, verdict: int, payload: Any, tries: int = 0) -> None:
-        """Bring a pull to its answer, or to where it can wait for it. Each step but the last costs a try."""
+        """Answer a pull, or park it to wait. Each step but the last costs a try."""
         if verdict == FOUND:
             request.connection.send(payload)
         elif request.suspend_ms and self._is_at_end(request, verdict):
             self._park(request, verdict, payload)
         elif verdict == NO_MATCH and request.suspend_ms and request.until is not None and tries < _TRIES:
-            # It was woken for messages it does not want: it waits on behind them, and its consumer is not bothered.
+            # It was woken for messages it does not match: it waits on after them, without an answer to its consumer.
             request.offset = payload[0]
             self._try(request, False, tries + 1)
         elif verdict == NEED_ENTRIES and tries < _TRIES:
@@ -293,7 +293,7 @@ class Pulls:
             self._refuse(request, verdict, payload)
 
     def _is_at_end(self, request: PullRequest, verdict: int) -> bool:
-        """What it asks for may still come; behind the end of a copy that lags lies what the master has shown."""
+        """Return whether the message may still come: the master may have shown messages beyond the end of a copy that lags."""
         is_beyond = verdict == TOO_LARGE or (verdict == NO_MESSAGES and request.offset != 0)
         return self._may_lag() if is_beyond else verdict in (EMPTY, NO_MESSAGES)
 
@@ -303,7 +303,7 @@ class Pulls:
         return request.offset < low == self._topics.first_offset(request.topic, request.queue_id)
 
     def _go_on_broken(self, request: PullRequest, payload: Any, tries: int) -> None:
-        """The entry of message payload[0] leads elsewhere: it is repaired from the log, or passed over if the log has it no more."""
+        """The entry of message payload[0] is wrong: repair it from the log, or skip it if the log does not have the message any more."""
         number, low, end = payload
         if self.repairs.known_lost(request.topic, request.queue_id, number) is None and tries < _TRIES:
             self._work_for(request, self._repair(request, number, tries))
@@ -321,7 +321,7 @@ class Pulls:
             self._try(request, True, tries + 1)
 
     def _work_for(self, request: PullRequest, job: Coroutine[Any, Any, None]) -> None:
-        """Have a worker read. Meanwhile the pull counts as a large request: a peer cannot have any number of them read for."""
+        """Read in a worker. Meanwhile the pull counts as a large request, which limits how many a peer may cause."""
         request.connection.owe(_COLD_PULL_BYTES)
 
         async def work() -> None:
@@ -388,7 +388,7 @@ class Pulls:
             self._answer(request, ResponseCode.SYSTEM_BUSY, text, {})
 
     def resubscribed(self, event: Resubscribed) -> None:
-        """A group wants other messages than its waiting pulls ask for: its consumers pull again, with what they want now."""
+        """A group's subscription differs from that of its waiting pulls: make its consumers pull again with the present one."""
         group, topic = event.group, event.topic
         for connection in group.members:
             for request in self.waiting.take_of(connection, topic):
@@ -399,13 +399,13 @@ class Pulls:
                     self.waiting.wake([request])
 
     def reset(self, topic: str, queue_id: int) -> None:
-        """A group was moved in this queue: pulls of its members that wait hear of it now, all of them."""
+        """A group was moved in this queue: answer all waiting pulls of its members now."""
         for request in self.waiting.take(topic, queue_id):
             if request.connection.is_open and not self._moved(request, parked=True):
                 self.waiting.wake([request])
 
     def _moved(self, request: PullRequest, *, parked: bool = False) -> bool:
-        """Tell a pull where its group is, if that was reset and the client has not heard of it: see resets.py."""
+        """Answer a pull with its group's new offset, if that was reset and the client does not know it: see resets.py."""
         place = (request.group, request.topic, request.queue_id)
         stored = self._offsets.get(*place)
         if stored is None or self._clients.is_broadcasting(request.group):

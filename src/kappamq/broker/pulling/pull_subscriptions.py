@@ -1,4 +1,4 @@
-"""What a pull wants: its header says so itself, or the last heartbeat of its group has."""
+"""The subscription of a pull: from its header, or from its group's last heartbeat."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kappamq.protocol.names import is_retry_topic
 
 
 def subscription_of(header: PullMessage, clients: Clients, broadcast_allowed: bool) -> SubscriptionData:
-    """The subscription by which a pull is answered. Raises what is wrong with it."""
+    """Return the subscription by which a pull is answered. Raises the error if it is invalid."""
     if header.sys_flag & PULL_SUBSCRIPTION:
         return SubscriptionData(
             topic=header.topic, expression=header.subscription or "", expression_type=header.expression_type or TAG

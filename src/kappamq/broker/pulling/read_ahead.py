@@ -1,7 +1,7 @@
-"""Old parts of the log on their way from the disk to consumers: read in blocks by workers, before they are needed.
+"""Reads old parts of the log from disk for consumers: in blocks, by workers, before they are needed.
 
-The kernel answers pulls from blocks it is told of. A stretch of blocks that was read ahead is told to the kernel when the first
-pull reaches it: that pull comes by here, and so the stretch behind it is read while this one is being consumed. A consumer that goes on
+The kernel answers pulls only from blocks that it was notified of. It is notified of a stretch that was read ahead when the first
+pull reaches it: that pull passes through here, and so the next stretch is read while this one is being consumed. A consumer that goes on
 reading in order gets longer and longer ones.
 """
 
@@ -22,7 +22,7 @@ from kappamq.store.message_store import MessageStore
 Worker = Callable[..., Awaitable[Any]]
 
 COMPACT_BYTES = 4 * WARM_BLOCK_BYTES
-"""A pull whose records lie farther apart has just these read: what lies between them is somebody else's."""
+"""A pull whose records lie farther apart reads only these: the bytes between them belong to other queues."""
 _WARM_S = 10.0  # after that it is not known whether the memory was needed for something else
 _BLOCKS_MAX = WARM_BLOCKS // 2
 _STRETCH_MAX = 8
@@ -46,7 +46,7 @@ class ReadAhead:
         self._stretches: OrderedDict[int, int] = OrderedDict()  # first block -> how many are read ahead from there on
 
     def has(self, low: int, high: int) -> bool:
-        """Whether all of it is in memory. If so, the kernel knows from now on, and what follows is being read."""
+        """Return whether all of it is in memory. If so, the kernel is notified, and the next stretch is read."""
         numbers = _numbers(low, high)
         now = self._clock.liveness()
         if not all(self._is_there(number, now) for number in numbers):
@@ -63,7 +63,7 @@ class ReadAhead:
         return block is not None and block.reading is None and block.until >= now
 
     def _reached(self, numbers: range, now: float) -> None:
-        """A consumer has come to these blocks: that shows where it will be soon."""
+        """A consumer has reached these blocks, which shows what it will need next."""
         count = self._stretches.pop(numbers[-1], 0)
         end = numbers[-1] + max(count, 1)
         for number in range(numbers[0], end):
@@ -78,7 +78,7 @@ class ReadAhead:
         self._read_on(end, end + count)
 
     def _read_on(self, first: int, stop: int, _before: asyncio.Future[None] | None = None) -> None:
-        """Read these blocks one after the other: all at once, they would take the processor from everybody else."""
+        """Read these blocks one after the other: all at once, they would take too much CPU from others."""
         for number in range(first, stop):
             reading = self._read(number)
             if reading is not None:

@@ -36,7 +36,7 @@ _RECORD_WORK: Final = 3
 
 
 class Pull(Protocol):
-    """What the sieve needs to know of a pull."""
+    """The attributes of a pull that are needed here."""
 
     topic: str
     queue_id: int
@@ -76,7 +76,7 @@ class Properties:
 
 
 class Sieve:
-    """Messages that `wanted` wants, which asks for no properties but `names`; `size` is what it costs to ask, in conditions."""
+    """Pulls messages that match `wanted`, which uses only the properties `names`; `size` is its cost, in conditions."""
 
     def __init__(self, wanted: Wanted, names: Collection[str], size: int) -> None:
         self._wanted = wanted
@@ -105,7 +105,7 @@ class Sieve:
                 break
             if not scan.sift(payload, self._encoded, self._judge, self._work):
                 break
-            warm = False  # nobody has vouched for the next ones yet
+            warm = False  # the next ones are not known to be in memory yet
         kernel.get_count += len(scan.kept)
         kernel.get_bytes += scan.kept_bytes
         low, end, _next, _stored = kernel.queue_state(request.topic, request.queue_id)
@@ -140,13 +140,13 @@ class _Scan:
         self._judged: dict[Values, bool] = {}
 
     def sift(self, records: bytes, names: tuple[bytes, ...], judge: Callable[[Values], bool], work: int) -> bool:
-        """Look at records of the queue; False if that was enough."""
+        """Examine records of the queue; False if that was enough."""
         rest, judged = records, self._judged
         while rest:
             rows, read = property_rows(rest, names)
             if not rows:
                 record = next(walk(rest, check_crc=False))
-                if not isinstance(record, RecordView):  # damaged: nobody can tell whether it was wanted
+                if not isinstance(record, RecordView):  # damaged: it is not known whether it matches
                     self._work += work
                     self.at = Front(rest, record.position).queue_offset + 1
                     break

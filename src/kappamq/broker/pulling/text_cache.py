@@ -1,4 +1,4 @@
-"""Results that were made from a text, kept as long as they are used: the longest unused go when the texts become too many."""
+"""A cache of results computed from strings: the least recently used are evicted when the strings become too long in total."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pulls that have waited and can go on: not while their peer does not take what it has, and not all of them in one turn.
+"""Wakes pulls that have waited: not while their peer does not read its answers, and not all of them in one turn.
 
 A message is copied once for each pull that it wakes. A peer with many waiting pulls must not be able to have it copied many
 times at once, and has to take one answer before the next one is made.
@@ -42,7 +42,7 @@ class Waking:
         self._aside: dict[Connection, list[PullRequest]] = {}  # until the peer has taken what it has
 
     def wake(self, requests: list[PullRequest]) -> None:
-        """Try them again; those that take longer than a slice of a turn share the next turns with everybody else."""
+        """Try them again; those that take longer than a slice of a turn share the next turns with other requests."""
         began = time.perf_counter()
         for done, request in enumerate(requests, 1):
             self._wake(request)

@@ -1,6 +1,6 @@
 """A socket read -> kernel -> answers; what the kernel leaves goes to the handler of its code.
 
-One turn of the event loop serves every connection that had something to say. Their sends gather in the kernel, and `LogWriter` brings
+One turn of the event loop serves every readable connection. Their sends gather in the kernel, and `LogWriter` writes
 them to the log at the end of the turn, or before a slow request if others have taken long already; only then do their answers leave.
 """
 
@@ -30,11 +30,11 @@ from kappamq.protocol.frame import Frame
 
 _LARGE_READ_BYTES: Final = 512 << 10
 _ANSWER_S: Final = 0.001
-"""What was stored in a turn waits no longer than this for the slow requests of others: it is answered before the next of them."""
+"""Messages stored in a turn wait no longer than this for slow requests of others: they are answered before the next of them."""
 
 
 class PullsOfKernel(Protocol):
-    """Goes on with what the kernel has found in a burst and does not finish itself."""
+    """Handles the requests of a burst that the kernel does not finish itself."""
 
     def left_by_kernel(self, connection: Connection, pulls: list[PullTuple]) -> None: ...
 
@@ -71,7 +71,7 @@ class Bursts:
         self.handlers = merged((self.handlers, handlers))
 
     def replace_handlers(self, handlers: Mapping[int, Handler]) -> None:
-        """From the next request on these serve their codes. Each of them must have a handler already."""
+        """Replace handlers from the next request on. Each code must have a handler already."""
         unknown = handlers.keys() - self.handlers.keys()
         if unknown:
             raise RuntimeError(f"request codes {sorted(unknown)} have no handler that could be replaced")
@@ -104,7 +104,7 @@ class Bursts:
         kernel, writer = self._kernel, self._writer
         start = before = kernel.append_offset
         while True:
-            # One time for all that is appended in a turn: the clock is asked once, not once per connection.
+            # One time for everything appended in a turn: the clock is read once, not once per connection.
             now_ms = self._clock.message_ms() if writer.turn_ms is None else writer.turn_ms
             position, verdict, acks, end, replies, pulls, commits, notes = kernel.burst(
                 data, position, connection.born, now_ms
@@ -181,7 +181,7 @@ class Bursts:
             )
 
     def _call(self, declared: Declaration, connection: Connection, frame: Frame) -> Answer:
-        """The one place where headers of requests are decoded: what the handler gets can be read."""
+        """The only place where headers of requests are decoded: handlers get valid ones."""
         request = declared.request(connection, frame)
         return self.handlers[declared.code](request)
 

@@ -1,8 +1,8 @@
-"""How the broker itself brings a message to the log: what the slow path, deliveries, retries and commits all end in.
+"""How the broker itself appends messages to the log: used by the slow path, deliveries, retries and commits.
 
-A message on its way is a `Draft`. Before it is stored, placers may send it elsewhere (a delayed one waits in a system topic).
-What belongs together, as copies and the position from which the next ones will be taken, is stored as one group: all of it or
-nothing is found after a crash, so nothing is delivered twice and nothing is forgotten.
+A message to be stored is a `Draft`. Before it is stored, placers may redirect it (a delayed one waits in a system topic).
+Records that belong together, such as copies and the position from which the next ones will be taken, are stored as one group: after
+a crash all of it is there or nothing, so nothing is delivered twice and nothing is forgotten.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Draft:
     born: bytes = bytes(8)  # address and port
     reconsume_times: int = 0
     source: int = 0  # log offset of the record this is a copy of
-    waited: bool = False  # its time has come: placers leave it alone
+    waited: bool = False  # it is due: placers do not change it
 
     @classmethod
     def of(cls, record: Record) -> Draft:
@@ -76,7 +76,7 @@ class Draft:
 
 
 class Placed(NamedTuple):
-    """Where a message has got to."""
+    """The position of a stored message."""
 
     log_offset: int
     queue_offset: int
@@ -103,7 +103,7 @@ class Appender:
         self._closed = False
 
     def close(self) -> None:
-        """Nothing is stored any more: the role that this belongs to has ended. Work that is still done for it gets NotMaster, even if
+        """Store nothing any more: the role that this belongs to has ended. Work that still runs for it gets NotMaster, even if
         the node has the role again by then: what they know is of the time before."""
         self._closed = True
 
@@ -171,11 +171,11 @@ class Appender:
         return self._writer.answerable(end, flushed=flushed)
 
     def visible(self, end: int) -> Awaitable[None]:
-        """Until the log is in the queues up to `end`. Raises NotAvailable if it fails."""
+        """Wait until the log is in the queues up to `end`. Raises NotAvailable if it fails."""
         return self._writer.visible(end)
 
     def confirmed(self, end: int) -> Awaitable[None]:
-        """Until nobody can take back the log up to `end`, whatever the mode demands. Raises NotAvailable if it fails."""
+        """Wait until the log is confirmed up to `end`, whatever the mode demands. Raises NotAvailable if it fails."""
         return self._writer.confirmed(end)
 
     async def kept(self, end: int) -> None:

@@ -1,4 +1,4 @@
-"""Whether the broker takes messages just now, and if not, why: one place that the kernel and the slow path both obey."""
+"""Whether the broker accepts messages at the moment, and if not, why: one place for the kernel and the slow path."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def not_master(leader: str | None = None) -> NotMaster:
 
 
 class Gate:
-    """Closed while there is any reason to be. Each reason has a name, so that it can go away again.
+    """Closed while there is any reason for it. Each reason has a name, so that it can be removed again.
 
-    Most reasons are for users only: the broker's own records (offsets, settings) use the room that was kept for them."""
+    Most reasons apply to users only: the broker's own records (offsets, settings) use reserved space."""
 
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel

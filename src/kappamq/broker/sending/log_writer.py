@@ -1,8 +1,8 @@
-"""The one way into the log: append, write once per turn, answer when the mark is reached, hold senders when the disk is behind.
+"""The only writer of the log: append, write once per turn, answer when the mark is reached, hold senders when the disk is behind.
 
 A *turn* is one round of the event loop. Everything appended in it, by the kernel or by the broker itself, gathers in the kernel's
-buffer; at its end one write brings it to the log, and the answers that this makes possible leave. What has to wait longer (for the
-disk, for copies) is parked on a mark of the log. This file knows no connection: what waits for an answer is a `Waiting`.
+buffer; at its end one write brings it to the log, and the answers that this makes possible leave. Answers that have to wait longer (for the
+disk, for copies) are parked on a mark of the log. This file does not know connections: a peer that waits for an answer is a `Waiting`.
 
 Rules of this file:
 - No sender is answered before the mark of the mode has passed what it stored, and every sender is answered: with success, with the
@@ -50,7 +50,7 @@ class Sender(Protocol):
 
 
 Waiter = tuple[Waiting, bytes, float, int, int]
-"""Who waits, the answers, since when (liveness time), the bytes charged, and the end of the message if the mode's whole promise was
+"""The waiting peer, the answers, since when (liveness time), the bytes charged, and the end of the message if the mode's whole promise was
 asked for (else 0)."""
 
 
@@ -221,7 +221,7 @@ class LogWriter:
         return waiter.future
 
     def flush_along(self, behind_max: int) -> None:
-        """Ask for an fdatasync if more bytes than that are not on disk: who waits for the last of them then waits for few."""
+        """Ask for an fdatasync if more bytes than that are not on disk, so that a later wait for the last of them is short."""
         if self._store.append_offset - self._marks.flushed.offset > behind_max:
             self._flush_this_turn()
 
@@ -239,7 +239,7 @@ class LogWriter:
     # -- the turn ----------------------------------------------------------------------------------------------------------
 
     def set_turn(self, now_ms: int | None = None) -> None:
-        """Something was appended: write it when all connections that have something to say were served."""
+        """Something was appended: write it when all readable connections were served."""
         if self.turn_ms is None:
             self.turn_ms = self._clock.message_ms() if now_ms is None else now_ms
             self.latency.began()
@@ -271,7 +271,7 @@ class LogWriter:
             self.release_if_possible()
 
     def check_waiting(self, timeout_s: float) -> None:
-        """From time to time: senders that have waited for a mark for too long get an answer."""
+        """Called periodically: senders that have waited for a mark for too long get an answer."""
         now, marks = self._clock.liveness(), self._marks
         patience_s = marks.mode.patience_s(timeout_s, marks.written.offset, marks.flushed.offset)
         for mark in (marks.answerable, marks.visible, marks.confirmed):
@@ -390,8 +390,8 @@ class _Call:
 
 
 def release(reached: list[Waiter], mode: Mode) -> None:
-    """Send the answers of those whose mark was reached. Who was promised more than the mode could keep hears what is missing, instead
-    of success."""
+    """Send the answers whose mark was reached. A sender that was promised more than the mode could keep gets the missing guarantee's
+    code instead of success."""
     if mode.lacks:
         reached = [_with_shortfall(waiter, mode) for waiter in reached]
     for waiting, answers, _since, size, _promised in reached:

@@ -1,6 +1,6 @@
-"""The slow path of sending: what the kernel does not take as plain. It ends in the same append.
+"""The slow path of sending, for messages that the kernel does not take as plain. It ends in the same append.
 
-Knows no frames and no connections: `send_requests` brings what came over the remoting protocol, and answers it.
+Does not know frames or connections: `send_requests` passes the requests of the remoting protocol, and answers them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _OURS = (
     "TIMER_ROLL_TIMES",
     *sorted(properties.BROKER_ONLY),
 )
-"""What only a broker may say about a message: a sender's claims are dropped."""
+"""Properties that only a broker may set: a sender's values are dropped."""
 _TAIL_CRC = properties.TAIL_CRC + properties.NAME_END
 _SYS_MULTI_TAGS = 0x2
 
@@ -63,7 +63,7 @@ class Target(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """What the answer to a send says, and what it waits for."""
+    """The result of a send, and what the answer waits for."""
 
     ids: str
     queue_id: int
@@ -134,7 +134,7 @@ class Sends:
         return header.queue_id
 
     def check_supported(self, header: SendMessage, topic: TopicConfig) -> None:
-        """What would need delivery features that are not built yet is refused, never stored as if it were plain."""
+        """Refuse messages that need unimplemented delivery features, instead of storing them as if they were plain."""
         if header.sys_flag & SYS_TRANSACTION not in (0, SYS_PREPARED):
             raise IllegalMessage(
                 f"sysFlag {header.sys_flag:#x}: only END_TRANSACTION (37) commits or rolls back a transaction"
@@ -190,7 +190,7 @@ class Sends:
             draft.sys_flag &= ~SYS_TRANSACTION  # it was committed long ago, and a consumer has sent it back
 
     def draft(self, sent: Sent, topic: TopicConfig, queue_id: int) -> Draft:
-        """What a client sent, checked, and with what the broker adds to it."""
+        """Check a client's message, and add the broker's properties."""
         header, body = sent.header, sent.body
         body_max = self._store.config.message_bytes_max
         if not body:
@@ -221,7 +221,7 @@ class Sends:
         )
 
     def _add_ours(self, pairs: dict[str, str]) -> None:
-        """What the broker says about every message; its sender cannot have said it before."""
+        """Add the broker's properties, which a sender cannot set, to a message."""
         pairs.update(self.ours())
 
     def ours(self) -> dict[str, str]:

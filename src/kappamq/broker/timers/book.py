@@ -1,7 +1,7 @@
 """Timers on disk: brings the queue of the timer topic into RocketMQ's timer files, and reads from them what is due.
 
-Belongs to one worker thread, which is given one thing after the other to do: so what is read includes what was entered
-before. Nothing here decides about deliveries; that is `timers.py` on the loop.
+Belongs to one worker thread, which runs one job after the other: so reads include everything entered
+before. Nothing here decides about deliveries; `timers.py` does, on the loop.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 ENTER_MAX = 1024
 _FETCH_MAX = 512  # records of usual size fit into what is fetched at once
 WEEK_MS = 7 * 86_400_000
-"""No timer, also no other broker's, lies further ahead in the files."""
+"""No timer, not even another broker's, is further ahead in the files."""
 
 
 class Opened(NamedTuple):
@@ -103,7 +103,7 @@ class TimerBook:
         return Opened(queue_offset, max(progress.due_ms, self._stored_ms(low)), None, False)
 
     def rebuild(self, progress: TimerProgress, why: str) -> Opened:
-        """Begin anew: every message of the timer topic that may be pending is to be entered again."""
+        """Start over: enter every message of the timer topic that may be pending again."""
         self._files.reset(self.last_step)
         low = self._store.queue_state(TIMER_TOPIC, 0).first
         if progress.due_ms:
@@ -145,7 +145,7 @@ class TimerBook:
 
     @property
     def last_step(self) -> int:
-        """Where in the log the wall clock was last set."""
+        """Return where in the log the wall clock was last set."""
         steps = self._store.clock_steps.steps
         return steps[-1].log_offset if steps else 0
 
@@ -336,7 +336,7 @@ class TimerBook:
         self._files.commit(now_ms, read_ms, self._files.checkpoint.queue_offset)
 
     def close(self, now_ms: int, read_ms: int, queue_offset: int, left: list[Timer] | None) -> None:
-        """A clean stop. `left`: all there is to do in the slot of `read_ms`, if some of that slot was done."""
+        """A clean stop. `left`: all remaining work in the slot of `read_ms`, if part of that slot was done."""
         if left is not None:
             start = slot_ms(read_ms)
             units = [

@@ -1,4 +1,4 @@
-"""What timers become when their time has come: a copy for the real topic, the same again on a long way, or nothing."""
+"""The results of due timers: a copy for the real topic, another stage of a long delay, or nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Timers whose time has come: strictly in the order of (time, log offset), many at once, each group with how far it got."""
+"""Due timers: delivered strictly in the order of (time, log offset), many at once, each group with its progress."""
 
 from __future__ import annotations
 

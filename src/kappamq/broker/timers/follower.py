@@ -1,4 +1,4 @@
-"""Enters timers on a node that may get the role, and delivers none: so that a role that begins finds its files made."""
+"""Enters timers on a node that may get the role, and delivers none, so that a role that begins finds its files ready."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class TimerFollower:
         return asyncio.get_running_loop().run_in_executor(self._pool, work, *arguments)
 
     async def take(self) -> bool:
-        """The role begins, and the files are its own from now on: `give_back` when it ends. Returns whether timers were entered here."""
+        """The role begins, and owns the files from now on: `give_back` when it ends. Returns whether timers were entered here."""
         self._follows = False
         async with self._stepping:
             book, self._book = self._book, None
@@ -131,6 +131,6 @@ class TimerFollower:
         self._follows = self._may_lead
 
     async def stop(self) -> None:
-        """For good."""
+        """Stop for good."""
         self._may_lead = False
         await self.take()

@@ -1,4 +1,4 @@
-"""What the log must keep for timers: before it loses its beginning, those that wait there are stored again at its end."""
+"""Keeps timers in the log: before it loses its beginning, those that wait there are stored again at its end."""
 
 from __future__ import annotations
 

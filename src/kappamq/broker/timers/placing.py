@@ -1,4 +1,4 @@
-"""Messages that are to be delivered at a certain time are sent to the timer topic; times beyond the limit are refused."""
+"""Places messages with a delivery time in the timer topic; times beyond the limit are refused."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _has_level(pairs: Mapping[str, str]) -> bool:
 
 
 def recall_handle(draft: Draft, broker: str) -> str | None:
-    """What the sender of a parked message gets to recall it by; None if it cannot be recalled."""
+    """Return the handle by which a sender can recall a parked message; None if it cannot be recalled."""
     pairs = draft.properties
     topic = pairs.get(properties.REAL_TOPIC, "")
     if draft.topic != TIMER_TOPIC or is_retry_topic(topic):

@@ -1,8 +1,8 @@
 """How far timers are delivered: everything up to a (time, log offset), in this order. A fold over the log.
 
-A timer is stored when its time is still to come, and the progress names only times that have passed. So of any two records
-of the timer topic the one that this table calls delivered *is* delivered, and the other one is not: nothing else needs to be
-remembered, however many are pending. Only where the wall clock was set, how far it was before is remembered for what lies below.
+A timer is stored before it is due, and the progress names only times that have passed. So exactly the records of the timer topic
+that this table counts as delivered *are* delivered: nothing else needs to be
+remembered, however many are pending. Only where the wall clock was set, the progress before that is kept for the records below.
 """
 
 from __future__ import annotations

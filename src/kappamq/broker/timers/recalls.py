@@ -1,4 +1,4 @@
-"""Taking a message back before its time: a record beside it in the timer topic says that it is not to be delivered."""
+"""Recalls a message before it is due: another record in the timer topic says that it must not be delivered."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class RecallLookup:
         self._flush_derived = flush_derived
 
     async def is_recalled(self, record: Record, key: str) -> bool:
-        """Whether this parked message was recalled: for when the slot cannot tell."""
+        """Return whether this parked message was recalled, if the slot does not show it."""
         while self._store.catching_up():  # noqa: ASYNC110 (it is a matter of seconds after a crash)
             await asyncio.sleep(_LOOK_AGAIN_S)
         await self._flush_derived()

@@ -1,6 +1,6 @@
-"""Delivery at any millisecond: a message that names a time waits in the timer topic, on disk, and is copied when it has come.
+"""Delivery at any millisecond: a message with a delivery time waits in the timer topic, on disk, and is copied when it is due.
 
-Three things go on beside each other, each in small steps: messages of the timer topic are *entered* into the timer files in
+Three activities run side by side, each in small steps: messages of the timer topic are *entered* into the timer files in
 their order; the seconds that come next are *loaded* from the files, a little ahead; and what is due is *delivered*, strictly in
 the order of (time, log offset). The files are worked on by a thread of their own, one step after the other (`book.py`).
 
@@ -257,7 +257,7 @@ class Timers:
         self._broken = why
 
     def _let_go(self, error: Exception) -> None:
-        """The files make no sense, or cannot be used for now: they are built again from the queue, or opened again."""
+        """The files are invalid, or cannot be used for now: rebuild them from the queue, or open them again."""
         self._opened = False
         self._generation += 1
         if isinstance(error, OSError):
@@ -268,7 +268,7 @@ class Timers:
         self._broken = str(error)
 
     def files_are_damaged(self, why: str) -> None:
-        """The files were found to make no sense: they are built again from the queue."""
+        """The files were found to be invalid: rebuild them from the queue."""
         self._let_go(StoreDamaged(why))
         self._agenda.wake()
 
@@ -369,7 +369,7 @@ class Timers:
             await self.on_files(self._book.save, now_ms, read_ms)
 
     async def _is_log_safe(self) -> bool:
-        """Whether everything that counts as delivered is on disk."""
+        """Return whether everything that counts as delivered is on disk."""
         try:
             await asyncio.wait_for(self._appender.confirmed(self._store.append_offset), _STOP_WAIT_S)
         except (KappaError, TimeoutError) as error:

@@ -1,4 +1,4 @@
-"""The timers that are due next, in the order in which they are: what was read from the files, and what has come since."""
+"""The timers that are due next, in due order: those read from the files, and those added since."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which timers are in memory: those of the next seconds, as slots of the timer files. What lies behind stays on disk."""
+"""Which timers are in memory: those of the next seconds, as slots of the timer files. Later ones stay on disk."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ class TimerWindow:
         return first, self._upto_ms
 
     def end_load(self, upto_ms: int, next_slot: int | None) -> None:
-        """It got as far as `upto_ms`; the files say what comes next."""
+        """Loading got as far as `upto_ms`; the files say what comes next."""
         self._loading_from = None
         self._upto_ms = upto_ms
         self.note([] if next_slot is None else [next_slot])
 
     def give_up_load(self) -> None:
-        """It failed: all of it is to be loaded again."""
+        """Loading failed: all of it must be loaded again."""
         if self._loading_from is not None:
             self._upto_ms = self._next_slot = self._loading_from
             self._loading_from = None

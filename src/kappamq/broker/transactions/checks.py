@@ -1,8 +1,8 @@
-"""Asks producers about transactions that stay open, and keeps what is open from holding up the rest.
+"""Asks producers about transactions that stay open, and keeps open ones from holding back retention and positions.
 
 A part of the agenda. When a half is due it is copied to the end of its queue with one more check counted, and any live
-producer of its group is asked about the copy. Where no producer is connected nothing is counted: the transaction waits. After so many
-questions without a decision it is given up. All of this at a bounded rate.
+producer of its group is asked about the copy. If no producer is connected nothing is counted: the transaction waits. After a number of
+checks without a decision it is given up. All of this at a bounded rate.
 
 An old half that stays open would keep the positions in the queues, and the log files, where they are. So it is copied as well
 when much was settled behind it, or when its log file is about to be deleted.
@@ -124,7 +124,7 @@ class TransactionChecks:
                     cost_ms = 1000 / self._config.transaction_checks_per_s
                     self._spent_ms = max(self._spent_ms, now_ms - _BURST_MS) + cost_ms
                     return half, self._ask
-                # No producer is connected: that is no fault of the transaction, and does not count.
+                # No producer is connected: that is not the transaction's fault, and does not count.
                 halves.postpone(half, now_ms + self._config.transaction_check_interval_ms)
         if self._is_behind() and self._renew_from_ms <= now_ms:
             for half in halves.below(self._log.end, _SLICE):
@@ -181,7 +181,7 @@ class TransactionChecks:
         return request(header, message.encode(), oneway=True).encode()
 
     def _producer(self, group: str) -> Client | None:
-        """Any live producer of a group that takes what it is sent."""
+        """Return any live producer of a group that reads what it is sent."""
         members = self._clients.producers.get(group)
         if not members:
             return None

@@ -21,7 +21,7 @@ class HalfCounts:
         self.dirty = False
 
     def tick(self, counts: Mapping[str, int]) -> None:
-        """From time to time: is there anything new to write down?"""
+        """Called periodically: note whether there is anything new to write."""
         if counts != self._counted:
             self._counted = dict(counts)
             self._version = self._version.next(self._now_ms())

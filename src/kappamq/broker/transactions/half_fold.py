@@ -1,6 +1,6 @@
 """Which transactions are open, read from the half queue and the op queue, a little at a time.
 
-A role reads both to their end when it begins. A node that may get the role reads along meanwhile (`half_follower`), so that little
+A role reads both to their end when it begins. A node that may get the role follows them meanwhile (`half_follower`), so that little
 is left to read then.
 """
 
@@ -118,7 +118,7 @@ class HalfFold:
 
 
 def due_ms(config: BrokerConfig, half: Half, stored_ms: int) -> int:
-    """When its producer is to be asked (again), if its newest copy was stored at `stored_ms`."""
+    """Return when to check its producer (again), if its newest copy was stored at `stored_ms`."""
     if half.checks:
         return stored_ms + config.transaction_check_interval_ms
     return half.since_ms + (config.transaction_timeout_ms if half.immune_ms is None else half.immune_ms)

@@ -1,4 +1,4 @@
-"""Keeps up with the open transactions on a node that may get the role: it reads along, so that a role that begins has little to read."""
+"""Follows the open transactions on a node that may get the role, so that a role that begins has little to read."""
 
 from __future__ import annotations
 
@@ -59,16 +59,16 @@ class HalfFollower:
             self._busy = False
 
     async def take(self) -> HalfFold:
-        """For the role that begins; from now on nobody else reads. `give_back` when it ends."""
+        """Hand the state to the role that begins; from now on only it reads. `give_back` when it ends."""
         self._follows = False
         async with self._reading:
             fold, self._fold = self._fold, None
             return fold if fold is not None and not fold.is_outdated else self._new_fold()
 
     def stop(self) -> None:
-        """For good."""
+        """Stop for good."""
         self._follows = self._may_lead = False
 
     def give_back(self) -> None:
-        """This node does not have the role (any more): what it knew may not be in the log that it goes on with."""
+        """This node does not have the role (any more): its state may not match the log that it goes on with."""
         self._follows = self._may_lead

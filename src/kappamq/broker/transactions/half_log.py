@@ -1,7 +1,7 @@
-"""Open transactions and the log: whatever happens to one is one group of records, stored whole or not at all.
+"""Open transactions and the log: each change of one is a group of records, stored whole or not at all.
 
-The state changes when the group is appended, so a second decision that comes right behind the first finds it ended. A crash
-takes both back or none. What is told to the world (answers, positions) waits until the log is safe.
+The state changes when the group is appended, so a second decision right after the first finds it ended. A crash
+reverts both or none. Everything visible outside (answers, positions) waits until the log is safe.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class HalfLog:
                 self._next = self._store.append_offset, now
 
     async def positions_behind(self, log_offset: int) -> None:
-        """Return when nothing of the log below `log_offset` is needed any more, even if the power fails."""
+        """Return when nothing of the log below `log_offset` is needed any more, even after a power failure."""
         self._store.request_flush()
         async with asyncio.timeout(_FLUSH_S):
             while self._kept.needed_from < log_offset:
@@ -131,7 +131,7 @@ class HalfLog:
                 await self._moved_on.wait()
 
     def stop(self) -> None:
-        """Positions are kept no longer: nobody needs to wait for them."""
+        """Stop storing positions: nothing needs to wait for them."""
         self._stopped = True
         self._moved_on.set()
 
@@ -159,10 +159,10 @@ class HalfLog:
     def places_behind(self, half: Half) -> int:
         return self._store.queue_state(names.HALF_TOPIC, 0).next - half.queue_offset
 
-    # -- what happens to a transaction -------------------------------------------------------------------------------------
+    # -- changes of a transaction ------------------------------------------------------------------------------------------
 
     def prepare(self, draft: Draft, group: str) -> Placed:
-        """Store a message as a half message: nobody sees it before it is committed."""
+        """Store a message as a half message, invisible until it is committed."""
         half_records.prepare(draft, group)
         return self._opened(draft, self._appender.append(draft))
 
@@ -230,7 +230,7 @@ class HalfLog:
         return self._end(half, Outcome.ROLLED_BACK, [])
 
     def give_up(self, half: Half, record: Record) -> int:
-        """Nobody has decided about it, and nobody will be asked any more."""
+        """Give it up: it was never decided, and its producers are not asked any more."""
         self._topics.ensure(names.TRANSACTION_GIVEN_UP_TOPIC, 1)
         return self._end(half, Outcome.GIVEN_UP, [half_records.given_up(half, record)], own=True)
 
@@ -244,7 +244,7 @@ class HalfLog:
         return end
 
     def drop(self, half: Half) -> int:
-        """It cannot be read any more: forget it."""
+        """Forget a half message that cannot be read any more."""
         return self._end(half, Outcome.GIVEN_UP, [], own=True)
 
     def renew(self, half: Half, record: Record) -> None:
@@ -284,7 +284,7 @@ class HalfLog:
     # -- records -----------------------------------------------------------------------------------------------------------
 
     def is_hot(self, log_offset: int) -> bool:
-        """Can it be read at once? Else a worker should."""
+        """Return whether it can be read at once; else a worker should read it."""
         return bool(log_offset >= self._store.hot_from)
 
     def write_up_to(self, log_offset: int) -> None:

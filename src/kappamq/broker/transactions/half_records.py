@@ -118,7 +118,7 @@ def op_record(half: Half, outcome: Outcome, now_ms: int, born: bytes) -> Draft:
 
 
 def read_op(record: Record, size: int) -> Op | None:
-    """What an op record says, ours or a Java broker's; None if it is none."""
+    """Return the content of an op record, ours or a Java broker's; None if it is not one."""
     pairs = record.property_map()
     if pairs.get(properties.TAGS) != _TAG:
         return None
@@ -137,7 +137,7 @@ def _immune_ms(text: str | None) -> int | None:
 
 
 def _number(text: str | None, default: int) -> int:
-    """A property that should be a number; whatever else it is stands for the default, as in RocketMQ."""
+    """Parse a property that should be a number; anything else means the default, as in RocketMQ."""
     try:
         return default if text is None else int(text)
     except ValueError:

@@ -1,9 +1,9 @@
 """Which transactions are open: a fold over the half queue and the op queue. Pure; the log is `half_log`'s business.
 
-A half message lies in the half queue. It is settled by an op record that names its place there. When its producer is asked,
-or its log file is about to go, it is copied to the end of the queue, and an op record settles the old place in the same
-breath: so there is one live place for each transaction. All copies name the first one, the root, by its log offset: whoever
-ends a transaction may name any of its copies, and still it is ended once.
+A half message lies in the half queue. It is settled by an op record that names its place there. When its producer is checked,
+or its log file is about to be deleted, it is copied to the end of the queue, and an op record settles the old place in the same
+group: so there is one live place for each transaction. All copies name the first one, the root, by its log offset: a commit or
+rollback may name any of the copies, and still counts only once.
 
 RocketMQ's broker keeps two numbers, and so do we: every half below the first is settled, and op records below the second
 name only such halves. When the store is opened, both queues are read from there on.

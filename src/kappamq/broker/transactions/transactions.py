@@ -1,7 +1,7 @@
 """Requests about transactions: how one begins (a half message), ends (37), and is asked about again (323).
 
-The first decision counts. A second one, be it the producer's own that comes late or an answer to a question that was asked
-meanwhile, changes nothing: if it says the same it is answered as the first, else with what was decided.
+The first decision counts. A second one, whether the producer's own that comes late or an answer to a check that was sent
+meanwhile, changes nothing: if it is the same it gets the same answer as the first, else the earlier decision.
 """
 
 from __future__ import annotations

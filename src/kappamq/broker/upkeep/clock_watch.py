@@ -1,4 +1,4 @@
-"""A wall clock that was set is noticed, followed, and marked in the log; parts that count by message time are notified.
+"""Detects that the wall clock was set, follows it, and marks it in the log; notifies parts that use message time.
 
 While the broker runs the machine's uptime is the second witness, and over a restart on the same start of the machine as well: the
 difference between the two clocks is kept beside the steps. After the machine itself has started again, only the store's last record
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 KIND = "clock"
 _REMEMBER_MS = TOLERANCE_MS // 2
 _PERIOD_S = 10.0
-# jumps that are told one by one in such a period: a clock that is set all the time does not fill the log
+# jumps that are logged one by one in such a period: a clock that is set all the time does not fill the log
 _REPORTED_MAX = 4
 REMEDY = "check the time synchronisation of this machine (chronyc tracking, timedatectl)"
 
@@ -161,7 +161,7 @@ class ClockWatch:
         self.look()
 
     def look(self) -> None:
-        """Several times a second: follow the wall clock if it was set."""
+        """Called several times a second: follow the wall clock if it was set."""
         jump = self._clock.adopt()
         if self._clock.is_stalled != self._stalled:
             self._stalled = self._clock.is_stalled

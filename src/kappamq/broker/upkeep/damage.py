@@ -1,6 +1,6 @@
-"""What was found to be damaged while the broker runs: counted, told, and repaired where the log says how it should be.
+"""Damage found while the broker runs: counted, logged, and repaired where the log has the right data.
 
-Three find damage: readers of mapped log files (a page that cannot be read comes as zeros, see native/mapping.c), pulls whose
+Three parts find damage: readers of mapped log files (a page that cannot be read comes as zeros, see native/mapping.c), pulls whose
 queue entry does not lead to a message of that queue, and the scrub.
 """
 
@@ -45,7 +45,7 @@ _PROBE_MAX = 64 << 20
 class Counts:
     """Since the broker started."""
 
-    found: int = 0  # places where something was not as it should be
+    found: int = 0  # damaged places
     repaired: int = 0  # of these, brought back from the log or from memory
     unreadable_bytes: int = 0  # of log files: the disk cannot read them, or they were cut off
 
@@ -85,7 +85,7 @@ class LostPages:
     def ticked(self, event: Tick) -> None:
         store = self._store
         if store.failed is None and (size := store.log.cut_to) is not None:
-            # What lies behind was acknowledged and is gone; appending there would leave a hole that looks like the log's end.
+            # The bytes after this were acknowledged and are gone; appending there would leave a hole that looks like the log's end.
             store.fail(f"the log file that is written to was cut under the broker, it has {size} bytes left")
             self._on_failed()
         count = store.log.lost_count
@@ -308,7 +308,7 @@ class EntryRepair:
             self._searched.pop((topic, queue_id)).set()
 
     async def _settle(self, topic: str, queue_id: int, number: int, found: Found | int) -> int | None:
-        """What the search has found comes into the queue's file, or is kept in mind as lost."""
+        """Write what the search has found into the queue's file, or remember it as lost."""
         if isinstance(found, Found):
             right = entry_of(found, self._delays_ms)
             wrong = await self._write(self._replace, topic, queue_id, number, right)

@@ -1,4 +1,4 @@
-"""What goes on in the background: errors are logged, and a stop waits for it."""
+"""Background jobs: errors are logged, and a stop waits for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The next log file is made on a thread of its own before it is needed, and the broker says so early if there is no room for it."""
+"""Creates the next log file on a separate thread before it is needed, and reports early if there is no room for it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class NextLogFile:
         self._prepare_at = 0.0  # not before this time: the disk had no room the last time
 
     def prepare_in_time(self) -> None:
-        """From time to time: have the next log file made if it will be needed soon."""
+        """Called periodically: create the next log file if it will be needed soon."""
         current = self._log
         if current.end % current.segment_bytes > _PREPARE_BELOW * current.segment_bytes or self._gate.has(NO_ROOM):
             self._prepare()

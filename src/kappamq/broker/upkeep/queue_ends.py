@@ -1,8 +1,8 @@
-"""Where the numbering of queues ended whose messages have all expired.
+"""The ends of queues whose messages have all expired.
 
-The end of any other queue can be read off the log. Before the log loses the last message of a queue, its end becomes a record, and
-part of a snapshot: with the queue files gone, too, numbering goes on from there and never starts again at 0. Only such queues are
-listed, so that this costs nothing where messages come in.
+The end of any other queue can be read from the log. Before the log loses the last message of a queue, its end becomes a record, and
+part of a snapshot: even if the queue files are gone, numbering goes on from there and never starts again at 0. Only such queues are
+listed, so this costs nothing for active queues.
 
 A deleted topic is another matter: once its last message has left the log, `Topics` forgets where it ended, and so does this table.
 """

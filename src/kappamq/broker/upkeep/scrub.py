@@ -1,4 +1,4 @@
-"""When and how fast the store is scrubbed: on a thread of its own, at a bounded rate, and not while the broker has much to do."""
+"""When and how fast the store is scrubbed: on a separate thread, at a bounded rate, and not while the broker is busy."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ class Scrubber:
     # -- what it finds -------------------------------------------------------------------------------------------------------
 
     async def _settle(self, report: Report, tell_max: int) -> list[Problem]:
-        """Have what a slice has found confirmed and repaired; what is still there is told."""
+        """Confirm and repair the findings of a slice; log those that remain."""
         problems, count = report.problems, report.problem_count
         report.problems, report.problem_count = [], 0
         if count > len(problems):

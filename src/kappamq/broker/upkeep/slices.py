@@ -36,7 +36,7 @@ def spliced(body: bytes, name: str, parts: Iterable[bytes]) -> bytes:
 
 
 async def in_slices(items: Sequence[Item], size: int = QUEUES_AT_ONCE) -> AsyncIterator[Sequence[Item]]:
-    """The items, so many at a time; all others have a turn in between."""
+    """Yield the items, this many at a time; other work runs in between."""
     for start in range(0, len(items), size):
         if start:
             await asyncio.sleep(0)

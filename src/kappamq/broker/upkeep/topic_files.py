@@ -1,4 +1,4 @@
-"""What happens to the queues and queue files of a deleted topic: queues are emptied at once, files go when the log has the deletion."""
+"""Handles the queues and queue files of a deleted topic: queues are emptied at once, files are removed when the log has the deletion."""
 
 from __future__ import annotations
 

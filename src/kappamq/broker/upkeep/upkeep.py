@@ -1,4 +1,4 @@
-"""What has to be done from time to time, and where: decisions on the loop, files on one worker thread."""
+"""Periodic work: decisions on the loop, files on one worker thread."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 _SAVE_OFFSETS_S = 30.0
 _LOOK_S = 1.0  # a changed interval takes effect within this
 HOT_BYTES = min(1 << 30, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 8)
-"""So much of the log's end is taken to be in memory; what lies before it is read by a worker first."""
+"""This much of the log's end is assumed to be in memory; a worker reads earlier parts first."""
 _DERIVED_AT_ONCE = 50_000  # messages whose entries are written before the time for it has come, to free their memory
 _NO_DESCRIPTOR_S = 30.0
 
@@ -33,11 +33,11 @@ class Keeper(Protocol):
 
     @property
     def needed_from(self) -> int:
-        """The log must not lose what lies behind this."""
+        """Return the log offset from which on the log is still needed."""
         ...
 
     async def renew_below(self, log_min: int) -> None:
-        """The log is about to lose what lies below `log_min`: copy what is still needed of it to the log's end, durably."""
+        """Retention is about to delete the log below `log_min`: copy what is still needed of it to the log's end, durably."""
         ...
 
 
@@ -147,7 +147,7 @@ class Upkeep:
 
     @asynccontextmanager
     async def files_at_rest(self) -> AsyncIterator[None]:
-        """Within this no thread works on files that are derived from the log."""
+        """While this context is held no thread works on files that are derived from the log."""
         async with self._cleaning, self._derived:
             await self._write(lambda: None)  # its turn comes when what was handed in before is done
             yield
@@ -192,7 +192,7 @@ class Upkeep:
             await self._write(self._store.sync_derived, work)
 
     def _cannot_write(self, error: OSError, now: float) -> None:
-        """Entries that have no file stay in memory: there must not be more and more of them."""
+        """Entries without a file stay in memory, so their number must be limited."""
         if self._unwritable_since is None:
             self._unwritable_since = now
         # A full disk stays full, but descriptors come back when a connection is closed.
@@ -226,7 +226,7 @@ class Upkeep:
         return True
 
     async def _save(self, work: list[Collected]) -> set[str]:
-        """Write snapshots, but none that knows more than the disk: after a power cut it would be believed. Names those written."""
+        """Write snapshots, but none that is ahead of the log on disk: after a power cut it would be trusted. Returns those written."""
         try:
             async with asyncio.timeout(self._store.config.sync_flush_timeout_ms / 1000):
                 await self._log_writer.confirmed(max((item[2] for item in work), default=0))
@@ -265,7 +265,7 @@ class Upkeep:
         return await self.save_now(name) and await self.save_now(name)
 
     async def _catch_up(self) -> None:
-        """Keys of old records, after a crash or a lost index: a little at a time, so that clients do not notice."""
+        """Enter keys of old records, after a crash or a lost index: a little at a time, so that clients do not notice."""
         while self._store.catching_up():
             if self._store.failed is not None or self._unwritable_since is not None:
                 await asyncio.sleep(1.0)  # what is entered now would only pile up
@@ -363,7 +363,7 @@ class Upkeep:
         return retention.plan(files, now_ms, store.config, usage, needed_from, asked=asked)
 
     async def raise_minimums(self) -> None:
-        """The log has lost its beginning: queues and index lose theirs."""
+        """The log has lost its beginning: shorten queues and index accordingly."""
         async with self._cleaning:
             await self._raise_minimums()
 

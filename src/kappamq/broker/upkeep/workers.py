@@ -14,7 +14,7 @@ class Workers:
     def __init__(self) -> None:
         # One thread for everything that writes derived files, so that these writes keep their order.
         self._writer = ThreadPoolExecutor(1, "kappamq-files")
-        # One thread for what only computes: all of them share the GIL with the loop, and each one more makes it wait longer.
+        # One thread for pure computation: all threads share the GIL with the loop, and each more makes it wait longer.
         self._computer = ThreadPoolExecutor(1, "kappamq-compute")
         self._readers = ThreadPoolExecutor(_READERS, "kappamq-cold")
 

@@ -82,7 +82,7 @@ class Batches:
         return self._made(data, b"", places, broker)
 
     def make_each(self, data: bytes, places: NDArray[np.int64], broker: str, keeps: Keeps) -> Iterator[pa.RecordBatch]:
-        """Return the records at `places` as a batch, or as several if compressed bodies become more than UNPACKED_BYTES.
+        """Yield the records at `places` as a batch, or as several if compressed bodies become more than UNPACKED_BYTES.
 
         `keeps` is called for each body that cannot be decompressed, and returns whether to keep the record, with its body as stored."""
         packed = np.flatnonzero(places[:, SYS_FLAG] & SYS_COMPRESSED) if "body" in self._columns else ()

@@ -81,7 +81,7 @@ def begins_now(root: Path) -> tuple[int, dict[tuple[str, int], int]]:
 
 
 def _queues(store: StoreReader, end: int) -> Iterator[QueueRange]:
-    """Return the messages of the log below `end` that the queues' entries promise."""
+    """Yield the messages of the log below `end` that the queues' entries promise."""
     store.log.refresh()
     for topic, queue_id in sorted(store.queue_files.queues()):
         if not topic.startswith(LMQ_PREFIX):  # those list messages of other topics

@@ -136,7 +136,7 @@ class Run:
         report.tables["groups"] = tables.groups(self._offsets, unread, every, report.last_ms or 0)
 
     def _choose(self, every: tables.Rows, chosen: tables.Rows, facts: Facts) -> None:
-        """Return the messages that the rules check: those of users, those that consumers read, and those in queues on the way there."""
+        """Choose the messages that the rules check: those of users, those that consumers read, and those in queues on the way there."""
         self._queue_topics = [row["topic"] for row in chosen if row["kind"] != queries.SYSTEM]
         self._all_topics = {*self._queue_topics, *(queue.topic for queue in facts.queues if self._is_read(queue.topic))}
         topic, kind = sql.col("topic"), sql.col("kind")

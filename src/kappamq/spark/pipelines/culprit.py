@@ -146,7 +146,7 @@ def _ranges(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Row
 
 
 def _files(log: Path, after: int, until: int) -> Iterator[str]:
-    """Return the files that a stream of files has listed for its batches; older lists are combined in N.compact."""
+    """Yield the files that a stream of files has listed for its batches; older lists are combined in N.compact."""
     seen: set[str] = set()
     for path in sorted(log.iterdir()):
         if path.name.startswith(".") or not path.name.partition(".")[0].isdigit():

@@ -84,7 +84,7 @@ def run(
 
 
 class _LastFailure:
-    """Return the flow that an event named as failed: for a flow that is not a stream, Spark reports it only there."""
+    """The flow that an event named as failed: for a flow that is not a stream, Spark reports it only there."""
 
     def __init__(self) -> None:
         self.flow: str | None = None

@@ -53,7 +53,7 @@ def check_exists(nameservers: str, topic: str, tls: Tls | None = None, *, patien
 
 
 class Topics:
-    """Return the topics of a read; fetched each time, since queues and brokers come and go."""
+    """The topics of a read; fetched each time, since queues and brokers come and go."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options

@@ -14,7 +14,7 @@ from kappamq.raft.messages import Beat
 from kappamq.replication import raft_messages
 from kappamq.replication.frames import OPENING, VERSION, Frames, Kind, frame, text_frame, values_of
 from tests.broker.copies.members.test_group import HOST, Members, group_of, members
-from tests.broker.copies.members.test_peers import hello, said
+from tests.broker.copies.members.test_peers import hello
 from tests.broker.running import run, speaking
 from tests.waiting import eventually_async
 
@@ -75,8 +75,12 @@ async def told_by(leader: Group, group: Members, follower: Group, *frames: bytes
     """The follower hears this from somebody with the leader's name, and has asked the leader itself."""
     assert leader.node is not None
     greeting = hello(group.running[follower.me], member=leader.me, incarnation=leader.node.me.incarnation)
-    await said(group.ports[follower.me] + 1, greeting + b"".join(frames))
-    await eventually_async(lambda: follower.seeding._looking is not None and follower.seeding._looking.done())
+    _reader, writer = await asyncio.open_connection(HOST, group.ports[follower.me] + 1)
+    try:
+        writer.write(greeting + b"".join(frames))
+        await eventually_async(lambda: follower.seeding._looking is not None and follower.seeding._looking.done())
+    finally:
+        writer.close()
 
 
 def test_a_follower_begins_anew_only_if_its_leader_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

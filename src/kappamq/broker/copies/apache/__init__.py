@@ -1,1 +1,1 @@
-"""Copies between our brokers and Apache's: what the classic protocol lacks, and what is asked besides. Used by `broker.copies` only."""
+"""Copies between our brokers and Apache's: the classic protocol, and the additional requests it needs. Used by `broker.copies` only."""

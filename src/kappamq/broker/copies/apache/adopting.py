@@ -1,6 +1,6 @@
-"""Tables of an Apache master become ours: topics, groups, consumer offsets, what is delivered of delays and timers.
+"""Adopts the tables of an Apache master: topics, groups, consumer offsets, delivery positions of delays and timers.
 
-None of this is recorded here: this node is a slave, and if it becomes the master the tables are what they were then, as if a Java
+None of this is recorded here: this node is a slave, and if it becomes the master the tables stay as they were then, as if a Java
 broker had written their files."""
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Asked:
     header: Callable[[], Header]
     read: Callable[[bytes], dict[str, Any]]
     file: str
-    whole: bool = True  # what the master does not name does not exist; else it stays as it is
+    whole: bool = True  # entries that the master does not name are removed; else they stay
 
 
 def _timer_progress(body: bytes) -> dict[str, Any]:
@@ -42,7 +42,7 @@ def _timer_progress(body: bytes) -> dict[str, Any]:
     checkpoint = TimerCheckpoint.decode(body)
     if not checkpoint.read_ms:
         return {}
-    # What it found too late for its slot it delivered at once; whether it did is known up to its place in the queue only.
+    # Timers too late for their slot were delivered at once; this is known only up to its place in the queue.
     late = [max(0, checkpoint.queue_offset), FOREVER, checkpoint.read_ms]
     return {"due": [checkpoint.read_ms, FOREVER], "late": late, "foreign": checkpoint.read_ms}
 
@@ -71,7 +71,7 @@ ASKED: Final = (
     Asked(admin.GetTimerCheckpoint, _timer_progress, "kappamq.timers.json", whole=False),
     Asked(admin.GetTimerMetrics, _timer_metrics, "timermetrics"),
 )
-"""Topics come first: groups and offsets name them."""
+"""Topics come first, since groups and offsets name them."""
 
 
 class Adopting:
@@ -85,7 +85,7 @@ class Adopting:
             assert metadata.has_table(asked.file), f"there is no table {asked.file}"
 
     async def adopt(self, asked: Asked, answer: Frame) -> None:
-        """Take a table over, if it has changed. Raises ProtocolError for one that makes no sense, and changes nothing then."""
+        """Adopt a table, if it has changed. Raises ProtocolError, without changing anything, for an invalid one."""
         body = bytes(answer.body)
         if self._last.get(asked.file) == body:
             return

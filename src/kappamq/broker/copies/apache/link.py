@@ -1,7 +1,7 @@
-"""The connection of an Apache slave, seen from its master: its reports, the log in its bytes, beats.
+"""The connection of an Apache slave, seen from its master: its reports, the log in its protocol, heartbeats.
 
-Such a slave says neither who it is nor what it knows; that its log is a copy of ours is its operator's word. It reports what is in its
-page cache, and it shows its clients what it has, whether or not this broker shows it already. So it counts for synchronous
+Such a slave reports neither its name nor its state; we rely on its operator that its log is a copy of ours. It reports what is in its
+page cache, and it delivers to its clients what it has, whether or not this broker does already. So it counts for synchronous
 copies only if that is configured (`copies.count_apache_slaves`).
 """
 
@@ -61,13 +61,13 @@ class ApacheLink(LogSender):
     def _begin(self, reported: int) -> None:
         start = self._master.greet_apache(reported)
         self._first = reported
-        self.feed = Feed(start, self._master.config.window_bytes, flushed=start)  # its reports know no difference
+        self.feed = Feed(start, self._master.config.window_bytes, flushed=start)  # its reports do not distinguish these
         log.info("copies: an Apache slave at %s replicates from offset %d", self.peer, start)
         self._master.joined(self)
         self.catch_up()
 
     def tell_marks(self) -> None:
-        """Called many times a second: beat when it is time, and let go of a slave that does not."""
+        """Called many times a second: send a heartbeat when it is due, and disconnect a slave that sends none."""
         now = self._loop.time()
         if now - self._heard_at > classic.SILENCE_S:
             log.warning("copies: %s, an Apache slave, has been silent for %g s", self.peer, classic.SILENCE_S)

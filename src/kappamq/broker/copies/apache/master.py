@@ -1,8 +1,8 @@
-"""What a slave asks an Apache master besides the log: who it is, and its tables, which such a master does not record in its log.
+"""A slave's requests to an Apache master besides the log: its identity, and its tables, which such a master does not record in its log.
 
-The tables are asked for every few seconds, and taken over once our log has reached to where the master's ended *after* it had
-answered: a delivery that a table tells of is then in our log, too. The other way round, what is delivered twice after a failure of the
-master, is what RocketMQ's own slaves do as well.
+The tables are requested every few seconds, and adopted once our log has reached the place where the master's ended *after* it had
+answered: a delivery that a table counts is then in our log, too. The opposite, messages delivered twice after a failure of the
+master, happens with RocketMQ's own slaves as well.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 _CONNECT_S: Final = 3.0
 _ANSWER_S: Final = 10.0
 _PAUSE_S: Final = 3.0
-_OURS: Final = "kappamqKernel"  # in the runtime information of every broker of ours, and of no other
+_OURS: Final = "kappamqKernel"  # in the runtime information of our brokers only
 
 
 class Start(NamedTuple):
@@ -42,7 +42,7 @@ class ApacheMaster:
     def __init__(
         self, adopting: Adopting, clients_address: Callable[[], str | None], tls: ssl.SSLContext | None = None
     ) -> None:
-        """`clients_address`: where clients reach the master, as name servers tell."""
+        """`clients_address`: where clients reach the master, from the name servers."""
         self._adopting = adopting
         self._clients_address = clients_address
         self._tls = tls
@@ -50,14 +50,14 @@ class ApacheMaster:
         self._told = ""
 
     async def is_one(self, place: str) -> bool:
-        """Whether the broker whose copies connect to `place` is Apache's. Raises KappaError if it does not say."""
+        """Return whether the broker with the copies port `place` is Apache's. Raises KappaError if it does not answer."""
         try:
             return _OURS not in await self._runtime(place)
         finally:
             self.leave()
 
     async def greet(self, place: str, end: int) -> Start:
-        """Whether a log that ends at `end` can go on with this master's. Raises Refusal."""
+        """Return the start of the stream, if a log that ends at `end` can go on with this master's. Raises Refusal."""
         said = await self._runtime(place)
         if _OURS in said:
             raise Refusal(
@@ -77,7 +77,7 @@ class ApacheMaster:
         return Start(end, high - end)
 
     async def keep_asking(self, place: str, stream: ClassicStream, shorten: Callable[[int], None]) -> None:
-        """Take the master's tables over, again and again. `shorten`: told where the master's log begins."""
+        """Adopt the master's tables periodically. `shorten` is called with the beginning of the master's log."""
         while True:
             try:
                 answers = [(table, await self._ask(place, table.header())) for table in ASKED]
@@ -116,7 +116,7 @@ class ApacheMaster:
         return answer
 
     def _clients_at(self, place: str) -> str:
-        """As name servers say; else where it is unless its haListenPort is configured."""
+        """From the name servers; else the default place, which is right unless its haListenPort is configured."""
         told = self._clients_address()
         if told is not None:
             return told

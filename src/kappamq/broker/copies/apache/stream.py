@@ -23,7 +23,7 @@ class ClassicStream:
         clock: Clock,
         arrived: Callable[[], None],
     ) -> None:
-        """`arrived`: told after something has been heard, and stored if there was anything to store."""
+        """`arrived`: called after something was received, and stored if there was anything to store."""
         self._reader = reader
         self._out = out
         self._writer = writer
@@ -66,14 +66,14 @@ class ClassicStream:
             self.report()
 
     async def _flushed(self, end: int) -> None:
-        """The first report says where to go on, so it must be the end of the log, and it must be true."""
+        """The first report says where to go on, so it must be exactly the end of the log."""
         done = asyncio.Event()
         if self._store.config.flush == "sync" and self._store.marks.flushed.offset < end:
             self._writer.when_flushed(end, done.set)
             await done.wait()
 
     def report(self) -> None:
-        """Say how far we are, when we have got further or it is time. What is said to be held is on disk if this broker is
+        """Report our progress, when it has advanced or a report is due. The reported bytes are on disk if this broker is
         configured so."""
         if self._out.transport.is_closing():
             return
@@ -82,7 +82,7 @@ class ClassicStream:
             flushed = self._store.marks.flushed.offset
             if (
                 flushed < end and self._flush_asked <= flushed
-            ):  # else a waiter is parked: one of each call would be a crowd
+            ):  # else a waiter is parked: one for each call would be too many
                 self._flush_asked = end
                 self._writer.when_flushed(end, self.report)
             end = min(end, flushed)
@@ -93,7 +93,7 @@ class ClassicStream:
             self._out.write(classic.REPORT.pack(end))
 
     async def reach(self, end: int) -> None:
-        """Returns when the log reaches to `end`."""
+        """Return when the log has reached `end`."""
         while self._store.log.end < end:
             self._grown.clear()
             await self._grown.wait()

@@ -1,9 +1,9 @@
-"""Consumer offsets that were committed to a node that does not write: told to the one that does, as soon as there is one.
+"""Forwards consumer offsets that were committed to a node that does not write to the one that does, as soon as there is one.
 
-Consumers that go on from a slave, or from members of a group without a leader, commit there. Without this only they would know how far
-they have come, and whoever takes over from them would get the same messages again. The master takes what is further than it knows, and
-records it; here it is forgotten when that record comes with the log. Until then it is told again from time to time: the master may have
-crashed before it recorded anything. A reset that the log has brought meanwhile wins.
+Consumers that go on from a slave, or from members of a group without a leader, commit there. Without this only they would know their
+progress, and a consumer that takes over would get the same messages again. The master accepts offsets beyond its own, and
+records them; here they are forgotten when that record arrives with the log. Until then they are sent again periodically: the master may
+have crashed before it recorded them. A reset that has arrived with the log meanwhile wins.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _EVERY_S: Final = 1.0
 _CONNECT_S: Final = 3.0
 _ANSWER_S: Final = 5.0
 _AT_ONCE: Final = 1000
-_AGAIN_S: Final = 10.0  # what was told, and has not come back with the log for so long, is told again
+_AGAIN_S: Final = 10.0  # an offset that was sent, and has not come back with the log for this long, is sent again
 
 Run = Callable[[Coroutine[Any, Any, None]], object]
 
@@ -35,8 +35,8 @@ class Forwarding:
     def __init__(
         self, offsets: Offsets, clock: Clock, master: Callable[[], str | None], tls: ssl.SSLContext | None, run: Run
     ) -> None:
-        """`master`: where its clients reach the one that writes, once all is here that it had when we met it; None if nobody is to be
-        told now."""
+        """`master`: where clients reach the node that writes, once we have everything it had when we connected; None if nothing is to be
+        sent now."""
         self._offsets = offsets
         self._clock = clock
         self._master = master
@@ -48,7 +48,7 @@ class Forwarding:
         self._told_to = ""
 
     def look(self) -> None:
-        """From time to time."""
+        """Called periodically."""
         now = self._clock.liveness()
         if self._running or now < self._next:
             return
@@ -75,7 +75,7 @@ class Forwarding:
             told[each[:3]] = offset, when
             if now - when >= _AGAIN_S:
                 again.append((when, each))
-        self._told = told  # the rest is not beside the log any more
+        self._told = told  # the rest is in the log by now
         return fresh + [each for _when, each in sorted(again)[: _AT_ONCE - len(fresh)]]
 
     async def _forward(self, master: str, news: list[tuple[str, str, int, int]]) -> None:
@@ -90,7 +90,7 @@ class Forwarding:
                     answer = await channel.request(request(commit), timeout=_ANSWER_S)
                     told, refused = told + 1, refused + (answer.code != 0)
                     if self._told_to == master:
-                        # What is refused is refused the next time, too.
+                        # A refused offset would be refused the next time, too.
                         self._told[topic, group, queue] = offset, self._clock.liveness()
             finally:
                 channel.close()

@@ -1,7 +1,8 @@
-"""Which broker of the group consumers should ask for old messages: what is not in memory any more, a slave reads from its own disk.
+"""Suggests the broker of the group from which consumers should read old messages: a slave reads from its own disk those that are not in
+the master's memory.
 
 The answers to pulls name it, also those that the kernel makes alone. A master sends consumers to a slave that keeps up, and a slave
-keeps them as long as it does; what is young enough to be in the master's memory they get there."""
+keeps them as long as it does; messages young enough to be in the master's memory are read there."""
 
 from __future__ import annotations
 
@@ -18,12 +19,12 @@ MEMORY_BYTES: Final = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 class Suggesting:
     def __init__(self, config: CopiesConfig, store: MessageStore, reader: Callable[[], int]) -> None:
-        """`reader`: the id of the broker that may read for the master now; 0 if none may."""
+        """`reader`: the id of the broker that may serve reads for the master now; 0 if none may."""
         self._config = config
         self._store = store
         self._reader = reader
 
     def look(self) -> None:
-        """Several times a second."""
+        """Called several times a second."""
         reader = self._reader() if self._config.read_from_slaves else MASTER_ID
         self._store.suggest(reader, MEMORY_BYTES * self._config.memory_percent // 100)

@@ -1,7 +1,7 @@
-"""Members change one at a time, at the word of an operator: added, removed, or given another address.
+"""Changes of members by an operator, one at a time: a member is added, removed, or gets another address.
 
-The place of a member is a record of the log, and so is the list of members; the record of the place comes first. A member is added as a
-learner without a disk (incarnation 0): when it is started, it hears the group, takes an incarnation, and is taken in for that one. It
+The address of a member is a record of the log, and so is the list of members; the record of the address comes first. A member is added as a
+learner without a disk (incarnation 0): when it is started, it connects to the group, takes an incarnation, and replaces that entry. It
 becomes a voter by itself when it has caught up.
 """
 
@@ -34,7 +34,7 @@ class MemberChanges:
         self._clock = clock
 
     async def add(self, name: str, place: str | None) -> None:
-        """Raises IllegalOperation, which says why not, or NotMaster."""
+        """Raise IllegalOperation, which gives the reason, or NotMaster."""
         node = self._leading()
         place = self._checked(name, place)
         if (there := node.members.named(name)) is not None:
@@ -55,7 +55,7 @@ class MemberChanges:
         await self._change(node, lambda: node.remove(member, self._group.now()), name, None)
 
     async def replace(self, name: str, place: str | None) -> None:
-        """The member is at another address: it has moved, or lost its disk and begins anew there."""
+        """Change the address of a member that has moved, or lost its disk and starts again there."""
         node = self._leading()
         place = self._checked(name, place)
         member = self._member(node, name)
@@ -66,7 +66,7 @@ class MemberChanges:
         self._places.set(name, place)
         await self._confirmed()
 
-    # -- what can be wrong -------------------------------------------------------------------------------------------------
+    # -- checks ------------------------------------------------------------------------------------------------------------
 
     def _leading(self) -> Node:
         node = self._group.node
@@ -101,10 +101,10 @@ class MemberChanges:
             raise IllegalOperation(f"{name[:80]} is no member of group {self._group.config.group}: {known}")
         return member
 
-    # -- doing it ----------------------------------------------------------------------------------------------------------
+    # -- the change --------------------------------------------------------------------------------------------------------
 
     async def _change(self, node: Node, change: Callable[[], list[Effect]], name: str, place: str | None) -> None:
-        """Returns when the new list is confirmed: no later leader goes back behind it."""
+        """Return when the new list is confirmed: no later leader can lose it."""
         before = self._places.place(name)
         self._tell_all_places(node)
         if place is not None:
@@ -120,7 +120,7 @@ class MemberChanges:
         await self._confirmed()
 
     def _tell_all_places(self, node: Node) -> None:
-        """Where the founders are, members that come later need not have been told."""
+        """Record the founders' addresses, since members added later may not have them configured."""
         for member in sorted(node.members.all):
             self._places.set(member.name, self._group.roster.place_of(member.name))
 

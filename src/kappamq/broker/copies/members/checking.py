@@ -1,4 +1,4 @@
-"""Checks a leader's messages before the Raft node believes them: a forged or wrong one costs the sender its connection."""
+"""Checks a leader's messages before the Raft node uses them: a forged or wrong one closes the sender's connection."""
 
 from __future__ import annotations
 

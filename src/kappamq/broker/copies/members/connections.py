@@ -1,4 +1,4 @@
-"""The connections of a member: one that it makes to each other member, and those that the others have made to it."""
+"""The connections of a member: one that it opens to each other member, and those that the others have opened to it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Connections:
         checksum: Checksum,
         elsewhere: Callable[[str], str | None] = lambda name: None,
     ) -> None:
-        """`elsewhere`: where a member may be, too, if it cannot be reached where it is said to be."""
+        """`elsewhere`: an alternative address of a member that cannot be reached at its recorded one."""
         self._knows = knows
         self._log_throttle = LogThrottle()
         self._elsewhere = elsewhere
@@ -57,7 +57,7 @@ class Connections:
         return sorted(name for name, peer in self._peers.items() if peer.is_connected)
 
     def link(self) -> asyncio.Protocol:
-        """For each connection that is made to us. Connections of members are never closed to make room for new ones."""
+        """Called for each incoming connection. Connections of members are never closed to make room for new ones."""
         if len(self._links) >= _LINKS_MAX:
             stranger = next((link for link in self._links if not link.is_greeted), None)
             if stranger is None:
@@ -73,7 +73,7 @@ class Connections:
             links.pop(link, None)
 
     def _greeted_on(self, link: MemberLink, name: str) -> None:
-        """A name keeps a few places, however often somebody connects with it; each may hold a long frame."""
+        """Limit the connections per name, however often a peer connects with it; each may hold a long frame."""
         links = self._of.setdefault(name, {})
         links[link] = None
         while len(links) > _LINKS_EACH:
@@ -86,7 +86,7 @@ class Connections:
         self._hellos[hello.member] = hello
 
     def hello(self, name: str) -> MemberHello | None:
-        """What that member said of itself last."""
+        """That member's last greeting."""
         return self._hellos.get(name)
 
     def end(self) -> None:

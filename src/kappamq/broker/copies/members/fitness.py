@@ -1,8 +1,8 @@
 """Whether this member should lead: not with damage that others may not have, without room for more, or with a clock that is ahead.
 
-A leader stamps what it stores. One whose clock is far ahead would stamp times to come, and its successor would have timers wait for
-them. Each member hears what the others' clocks show when they connect and with what they say later, and holds its own against most of
-them. When its own clock is set, what it heard before may have been set with it (machines resume, time servers step them all): it looks
+A leader's clock gives store times. One whose clock is far ahead would store times in the future, and its successor's timers would wait
+for them. Each member gets the others' clocks when they connect and with later messages, and compares its own with most of
+them. When its own clock is set, the others' may have been set with it (machines resume, time servers step them all): it compares
 once it has had time to hear from the others again.
 """
 
@@ -21,9 +21,9 @@ from kappamq.replication.greeting import MemberHello
 log = logging.getLogger(__name__)
 
 AHEAD_MAX_MS: Final = 60_000
-_STEP_MS: Final = 10_000  # our clock was set by so much
-_ANEW_MS: Final = 1_000  # ten beats: after that those that we hear have said what their clocks show now
-_ALONE_MS: Final = 10_000  # nobody else leads for so long: then one without room, or with another time, may
+_STEP_MS: Final = 10_000  # our clock was set by this much
+_ANEW_MS: Final = 1_000  # ten heartbeats: after that all reachable members have sent their present clocks
+_ALONE_MS: Final = 10_000  # if no other member leads for this long, one without room, or with a wrong clock, may
 
 
 class Fitness:
@@ -31,7 +31,7 @@ class Fitness:
         self._clock = clock
         self._gate = gate
         self._mender = mender
-        # What their clocks show, less our liveness time, and when they said so, all in milliseconds.
+        # Their clocks minus our liveness time, and when they were received, all in milliseconds.
         self._others: dict[str, tuple[float, float]] = {}
         self._ours: float | None = None  # the same of our clock
         self._set_at = float("-inf")  # when our clock was set
@@ -39,13 +39,13 @@ class Fitness:
         self._leader_seen: float | None = None  # or when we were asked first: the others need time to elect one, too
 
     def clock_of(self, member: str, now_ms: int) -> None:
-        """Another member says what its clock shows. 0: it does not say."""
+        """Note another member's clock. 0: not sent."""
         if now_ms:
             heard = self._clock.liveness() * 1000
             self._others[member] = now_ms - heard, heard
 
     def told_to(self, hello: MemberHello | None) -> int:
-        """What our clock shows, for a member that asks for it with each message; else 0."""
+        """Return our clock, for a member that wants it with each message; else 0."""
         return self._clock.message_ms() if hello is not None and hello.hears_clocks else 0
 
     def may_lead(self, node: Node, now_ms: float) -> bool:
@@ -85,7 +85,7 @@ class Fitness:
         return is_ahead
 
     def _ahead_ms(self, ours: float) -> int:
-        """So far, or further, we are ahead of more than half of the others that we have heard of, since our clock was set if any was."""
+        """Return by how much, at least, we are ahead of more than half of the others: by clocks received since ours was set, if any."""
         anew = [theirs for theirs, heard in self._others.values() if heard > self._set_at]
         differences = sorted(ours - theirs for theirs in anew or [theirs for theirs, _heard in self._others.values()])
         return round(differences[(len(differences) - 1) // 2]) if differences else 0

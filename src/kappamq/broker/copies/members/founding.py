@@ -1,5 +1,5 @@
-"""How a member begins: with what it finds on its disk, as a founder of a new group, as a group of one with the log of a broker of its
-own, or as the newcomer of a group that exists."""
+"""How a member starts: with the state on its disk, as a founder of a new group, as a group of one with the log of a single broker,
+or as the newcomer of an existing group."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 def introduction(
     config: CopiesConfig, broker: BrokerConfig, store: MessageStore, vote: Vote | None, address: str, now_ms: int
 ) -> MemberHello:
-    """What this member says of itself to another. `vote`: None before it belongs to the group. `address`: where its clients reach it."""
+    """This member's greeting to another. `vote`: None before it belongs to the group. `address`: where its clients reach it."""
     return MemberHello(
         cluster=broker.cluster,
         name=broker.name,
@@ -50,8 +50,8 @@ def introduction(
 
 
 def first_vote(config: CopiesConfig, others: Sequence[MemberHello | None]) -> Vote | None:
-    """What a member without a past may promise, once it knows enough of the `others` (None: not heard of yet). If all are new, the
-    group begins; if it exists, this one takes the place of one that is gone, under another incarnation, and waits to be taken in."""
+    """Return the initial vote of a member without state, once it knows enough of the `others` (None: not heard of yet). If all are new,
+    the group is founded; if it exists, this one replaces a lost member, under another incarnation, and waits to be admitted."""
     assert config.member is not None
     known = next((hello for hello in others if hello is not None and not hello.is_new), None)
     if known is not None:
@@ -68,7 +68,7 @@ def first_vote(config: CopiesConfig, others: Sequence[MemberHello | None]) -> Vo
 
 
 def demand_no_log(config: CopiesConfig, store: MessageStore, files: MemberFiles) -> None:
-    """A member without a past, of a group of several, cannot bring messages along. Raises StoreError."""
+    """Raise StoreError if a new member of a group of several has messages."""
     me = config.member or ""
     if store.log.end:
         raise StoreError(
@@ -81,8 +81,8 @@ def demand_no_log(config: CopiesConfig, store: MessageStore, files: MemberFiles)
 def vote_alone(
     config: CopiesConfig, store: MessageStore, files: MemberFiles, found: Recovered
 ) -> tuple[Vote, dict[str, Any]]:
-    """What a group of one begins with: the vote, and the change that is to be on disk before it. Bytes that are there already stay what
-    they are: of term 0, or of the terms of a group that this log was in once. Raises StoreError if nobody can vouch for this log."""
+    """Return the initial vote of a group of one, and the change that must be on disk before it. Existing bytes keep
+    their term: 0, or the terms of a group that this log was in once. Raises StoreError if this log cannot be trusted."""
     assert config.member is not None
     root, loaded = store.config.root, files.load_terms()
     if loaded is not None and loaded[0].records:
@@ -112,7 +112,8 @@ def _new_member(name: str) -> MemberId:
 
 
 def node_at_start(config: CopiesConfig, store: MessageStore, files: MemberFiles, vote: Vote, now: float) -> Node:
-    """The node of a member that belongs to the group, for the first time or again. Raises StoreError if its log is not what it has left."""
+    """Return the node of a member that belongs to the group, for the first time or again. Raises StoreError if its log is not the one it
+    left."""
     if vote.member.name != config.member:
         raise StoreError(
             f"{store.config.root} belongs to member {vote.member.name}, this broker is member {config.member} (dLegerSelfId)"
@@ -136,7 +137,7 @@ def node_at_start(config: CopiesConfig, store: MessageStore, files: MemberFiles,
         except OSError as error:
             raise unusable(files.terms_path, error) from error
     try:
-        # Only what is confirmed was ever deleted: that counts also if a power cut has brought the deleted files back.
+        # Only confirmed bytes were ever deleted: this holds also if a power cut has restored the deleted files.
         known = max(store.marks.confirmed.offset, terms.base.start)
         logged = Log(terms, end, min(known, end))
         settings = RaftSettings(append_bytes_max=config.append_bytes_max)
@@ -146,7 +147,7 @@ def node_at_start(config: CopiesConfig, store: MessageStore, files: MemberFiles,
 
 
 def _founders(config: CopiesConfig, vote: Vote) -> Members:
-    """The members of a group that begins. One that comes later is in no list until the leader takes it in."""
+    """Return the members of a new group. A later one is in no list until the leader admits it."""
     if vote.member.incarnation != 1:
         return Members()
     return Members(frozenset(MemberId(name, 1) for name in config.members))

@@ -1,8 +1,8 @@
-"""A member of a Raft group: does what `raft.Node` decides, with the store, the disk and the connections of this broker.
+"""A member of a Raft group: carries out the decisions of `raft.Node` with the store, the disk and the connections of this broker.
 
-Each event (a message, a tick, a flush, a write) goes into the node, and the effects that come back are done here, in order, before the
-next event; `raft/__init__.py` says what each of them demands. What only the leader may do is the role of `broker.roles`: it begins when
-the term record is confirmed, and ends, at once for whoever wants something stored, when the node steps down.
+Each event (a message, a tick, a flush, a write) goes into the node, and the resulting effects are carried out here, in order, before the
+next event; `raft/__init__.py` specifies each of them. The leader's work is the role of `broker.roles`: it begins when
+the term record is confirmed, and ends when the node steps down; writes are refused from that moment.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class Group:
         return self.config.member
 
     def start(self, found: Recovered) -> None:
-        """`found`: of our log, at this start. Raises StoreError if the data directory does not belong to a member that may take part."""
+        """`found`: our log at this start. Raises StoreError if the data directory does not belong to a member that may take part."""
         self._vote = self._files.load_vote()
         if self._vote is not None:
             demand_own_log(self._store.config.root, found)
@@ -171,7 +171,7 @@ class Group:
         if self._cutting is not None:
             await asyncio.gather(self._cutting, return_exceptions=True)
 
-    # -- what connections ask and tell -------------------------------------------------------------------------------------
+    # -- called by connections ---------------------------------------------------------------------------------------------
 
     def ours(self) -> MemberHello:
         return introduction(
@@ -212,7 +212,7 @@ class Group:
         return hello
 
     def _found_or_join(self) -> None:
-        """A member without a past. If all are so, the group begins; else it takes the place of one that is gone, and is taken in."""
+        """Start a member without state. If all are new, the group is founded; else it replaces a lost member, and is admitted."""
         vote = first_vote(
             self.config, [self.connections.hello(name) for name in self.config.members if name != self.me]
         )
@@ -221,14 +221,14 @@ class Group:
         self._promise(vote)
 
     def _found_alone(self, found: Recovered) -> None:
-        """A group of one begins with what the log holds. Its first record says so, and is on disk before the vote is."""
+        """Found a group of one with the existing log. Its first record says so, and is on disk before the vote."""
         vote, change = vote_alone(self.config, self._store, self._files, found)
         self.seeding.demand_whole()
         end = append_term(self._store, self._writer, self._metadata, change, self._clock.message_ms())
         self._writer.when_flushed(end, lambda: self._found_flushed(end, vote))
 
     def _found_flushed(self, end: int, vote: Vote) -> None:
-        if self._store.marks.flushed.offset >= end:  # else the store has failed, and says so
+        if self._store.marks.flushed.offset >= end:  # else the store has failed, and logs it
             try:
                 self._promise(vote)
             except (KappaError, OSError) as error:
@@ -249,7 +249,7 @@ class Group:
         node = self.node
         if self.why_stopped is None:
             self.connections.meet(self.roster.others())
-        if node is not None and not self.seeding.is_pending:  # of a follower, time does nothing but let it stand
+        if node is not None and not self.seeding.is_pending:  # a follower's tick could only make it stand
             node.may_lead(self._fitness.may_lead(node, self.now()))
             self.event(lambda: node.tick(self.now()))
 
@@ -267,11 +267,11 @@ class Group:
 
     def event(self, call: Callable[[], list[Effect]]) -> None:
         if self.why_stopped is None and self.node is not None and self.node.leadership is not None:
-            self._writer.end_turn()  # the node must know the end of its log before it hears anything else
+            self._writer.end_turn()  # the node must know the end of its log before any other event
         self._ask(call)
 
     def _ask(self, call: Callable[[], list[Effect]]) -> None:
-        """Have the node decide, and do it. It is not asked again once it has met what cannot be, or the disk has failed."""
+        """Pass an event to the node, and carry out its effects. Not after an impossible event, or a failure of the disk."""
         if self.why_stopped is None and self._store.failed is not None:
             self._stop_taking_part(self._store.failed)
         if self.why_stopped is not None:
@@ -286,7 +286,7 @@ class Group:
             self._do(effects)
 
     def _trim(self, node: Node) -> None:
-        """The node must know where its log begins before it has anything sent."""
+        """The node must know where its log begins before it sends anything."""
         log_min = self._store.log.min
         if log_min > node.log.terms.base.start:
             self._do(node.trimmed(log_min))
@@ -305,19 +305,19 @@ class Group:
         try:
             while self._todo:
                 self._one(self._todo.popleft())
-        except Exception as error:  # whatever it is, what the node has decided is not done
+        except Exception as error:  # whatever it is, the node's decision was not carried out
             self._stop_taking_part(_reason(error))
         finally:
             self._doing = False
 
     def _stop_taking_part(self, why: str) -> None:
-        """What the node believes of our disk, or of the group, may not be true: it must not vote, report or lead."""
+        """The node's state may not match our disk, or the group: it must not vote, report or lead."""
         if self.why_stopped is not None:
             return
         self.why_stopped = why
         self._todo.clear()
         log.error("raft: this member does not take part until it is restarted: %s", why)
-        self.connections.end()  # the others need not wait for our silence to grow long
+        self.connections.end()  # so that the others need not wait for a timeout
         self._step_down(None)
 
     def _one(self, effect: Effect) -> None:
@@ -342,7 +342,7 @@ class Group:
                 self._role_changed(effect)
             case LeaderReady():
                 log.info("raft: this broker leads group %s in term %d", self.config.group, effect.term)
-                self._follow_tables()  # what earlier leaders have recorded and nobody knew to be confirmed until now
+                self._follow_tables()  # changes of earlier leaders that were not known to be confirmed until now
                 self._role.lead(effect.term)
             case HoldAppends():
                 self._hold(effect.holding)
@@ -369,22 +369,22 @@ class Group:
             peer.say_later(self._read(append, wanted))
 
     async def _read(self, append: Append, wanted: int) -> bytes | None:
-        """Bytes that may have to come from the disk: by a worker."""
+        """Read bytes that may have to come from the disk: in a worker."""
         store, node = self._store, self.node
         try:
             end = await self._worker(whole_end, store, append, wanted)
             data = b"".join(await self._worker(pieces, store, append.start, end))
             await self._worker(require_good, store, append.start, data)
         except KappaError:
-            self._mender.suspect(append.start)  # what is asked for next may be good
+            self._mender.suspect(append.start)  # the next bytes may be good
             raise
         if node is None or node.leadership is None or node.term != append.term:
-            return None  # what was read may be another leader's already, which has cut off ours
+            return None  # the bytes read may be another leader's already, which has cut off ours
         self._ask(lambda: node.sent(append.target, append.stream, end))
         return raft_messages.encode(append.ending(end), data)
 
     def _write(self, effect: Write) -> None:
-        # Terms come first, so that no bytes of a term are there that do not say so. But several terms and no log say that a log was lost.
+        # Terms come first, so that all bytes have a known term. But several terms and no log mean that a log was lost.
         begins = self._store.log.end == self._store.log.min
         if effect.records and not begins:
             self._save_terms()
@@ -421,7 +421,7 @@ class Group:
         self._files.save_terms(Terms(terms.base, (*terms.records, *coming)), self.group_id)
 
     async def _cut(self, effect: Cut) -> None:
-        """Shorten our log to what the leader's contains, too. Nothing above was shown or entered anywhere."""
+        """Cut our log to the part that the leader's contains, too. Nothing above was visible or entered anywhere."""
         node = self.node
         assert node is not None
         try:
@@ -452,7 +452,7 @@ class Group:
         if effect.role is not Role.LEADER:
             self._step_down(effect.leader)
         else:
-            # The leader applies changes when it appends them; whatever came before it must be in the tables by then.
+            # The leader applies changes when it appends them; all earlier changes must be in the tables by then.
             self._gate.open(TRANSFERRING)
 
     def _step_down(self, leader: MemberId | None) -> None:
@@ -470,11 +470,11 @@ class Group:
 
     @property
     def group_id(self) -> str:
-        """The founding that this member belongs to; "" before it belongs to one."""
+        """The id of the group's founding; "" before this member belongs to one."""
         return self._vote.group_id if self._vote is not None else ""
 
     def places(self) -> list[str]:
-        """Where the other members are, those first that we can speak to."""
+        """The addresses of the other members, connected ones first."""
         others, connected = self.roster.others(), self.connections.connected_to()
         return [others[name] for name in sorted(others, key=lambda name: name not in connected)]
 

@@ -1,4 +1,4 @@
-"""The two small files of a member of a Raft group, in its data directory: what it has promised, and the terms of its log."""
+"""The two small files of a member of a Raft group, in its data directory: its vote, and the terms of its log."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _VOTE: Final = "kappamq.vote"
 
 
 def demand_own_log(root: Path, found: Recovered) -> None:
-    """What a member has said that it has on disk counts for ever. Raises StoreError if its log is another one since."""
+    """Raise StoreError if the log was replaced since: a member must keep everything that it has reported as being on disk."""
     if found.damage:
         start, end = found.damage[0]
         raise StoreError(
             f"the log in {root} is damaged from {start} to {end}, and the others count on this member to have what was there. {AS_NEW}"
         )
-    # Without a position file that can be read nothing speaks against the log: a power cut may take away one that was not synced yet.
+    # Without a readable position file there is no evidence against the log: a power cut may remove one that was not synced yet.
     if found.contradicted:
         raise StoreError(f"another broker has written into {root} since this member did. {AS_NEW}")
 
@@ -39,7 +39,7 @@ class MemberFiles:
         self.terms_path = root / "kappamq.terms"
 
     def demand_none(self) -> None:
-        """For a broker of its own: what it stores would be in no other member's log. Raises StoreError if a member's files are here."""
+        """For a single broker: raise StoreError if a member's files are here, since no other member would have what it stores."""
         if self._read(self.vote_path, 1) is not None:
             raise StoreError(
                 f"{self._root} belongs to a member of a Raft group ({_VOTE} is there): start it with the group's settings "
@@ -48,7 +48,7 @@ class MemberFiles:
             )
 
     def load_vote(self) -> Vote | None:
-        """None if there is no such file. Raises StoreError if neither of its halves can be read: then the vote is lost."""
+        """Return None if there is no such file. Raises StoreError if neither of its halves can be read: then the vote is lost."""
         data = self._read(self.vote_path, vote_file.FILE_BYTES)
         if data is None:
             return None
@@ -59,19 +59,19 @@ class MemberFiles:
                 f"{self.vote_path} is damaged ({error}), so this member does not know what it has promised. {AS_NEW}"
             ) from None
         if data[: vote_file.SLOT_BYTES] != data[vote_file.SLOT_BYTES :]:
-            # A write was torn, or the disk has damaged a slot: were it left so, the next such event could take what was promised.
+            # A write was torn, or the disk has damaged a slot: repair it, or the next such event could lose the vote.
             self.save_vote(vote)
         return vote
 
     def group_id(self) -> str:
-        """Of the vote, if there is one that can be read; nothing is written, somebody else may have this directory."""
+        """Read the vote, if there is a readable one; nothing is written, since another process may own this directory."""
         try:
             return vote_file.decode(self._read(self.vote_path, vote_file.FILE_BYTES) or b"").group_id
         except ValueError:
             return ""
 
     def save_vote(self, vote: Vote) -> None:
-        """Returns when it is on disk. The first one comes into being as a whole: half a file would be a promise that is lost."""
+        """Return when it is on disk. The first one is created atomically: half a file would be a lost vote."""
         aside = self.vote_path.with_name(_VOTE + ".tmp")
         path = aside if self._read(self.vote_path, 1) is None else self.vote_path
         fd = self._files.open(path, create=True)
@@ -86,7 +86,7 @@ class MemberFiles:
         self._files.sync_folder(self._root)
 
     def load_terms(self) -> tuple[Terms, str] | None:
-        """(terms, group id); None if there is no such file, or it cannot be read: then they are read from the log."""
+        """Return (terms, group id); None if there is no such file, or it cannot be read: then they are read from the log."""
         data = self._read(self.terms_path, terms_file.FILE_BYTES_MAX + 1)
         if data is None:
             return None
@@ -97,7 +97,7 @@ class MemberFiles:
             return None
 
     def save_terms(self, terms: Terms, group_id: str) -> None:
-        """Returns when it is on disk. A reader sees the old or the new content."""
+        """Return when it is on disk. A reader sees the old or the new content."""
         aside = self.terms_path.with_name(self.terms_path.name + ".tmp")
         fd = self._files.open(aside, create=True)
         try:

@@ -1,4 +1,4 @@
-"""What operators ask of a Raft group: another leader, and how its members are."""
+"""Operators' requests to a Raft group: change the leader, show the members."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ class GroupOperations:
         self._clock = clock
 
     async def transfer(self, name: str | None) -> LeaderNow:
-        """Have another member lead; returns when it does, and who. Raises IllegalOperation, or RequestTimeout if it did not happen."""
+        """Make another member the leader; returns when it leads, and which one that is. Raises IllegalOperation, or RequestTimeout if it
+        did not happen."""
         group, node = self._group, self._group.node
         if node is None or node.leadership is None:
             raise not_master(group.client_address(node.leader if node is not None else None))
@@ -53,8 +54,8 @@ class GroupOperations:
         return LeaderNow(node.leader.name, group.client_address(node.leader) or "", node.term)
 
     def replicas(self) -> list[tuple[str, int, bool]]:
-        """The other members, if this one leads: (where their clients reach them, how much they have on disk, whether we can speak to
-        them)."""
+        """Return the other members, if this one leads: (where clients reach them, how much they have on disk, whether they are
+        connected)."""
         group = self._group
         leadership = group.node.leadership if group.node is not None else None
         if leadership is None:
@@ -66,7 +67,7 @@ class GroupOperations:
         ]
 
     def reader(self, own_id: int) -> int:
-        """The broker id of a member that may read old messages for the leader: one that keeps up. 0: none."""
+        """Return the broker id of a member that may serve old messages for the leader: one that keeps up. 0: none."""
         group, node, lag = self._group, self._group.node, self._group.config.lag_bytes_max
         if node is None or node.leader is None:
             return 0
@@ -82,7 +83,7 @@ class GroupOperations:
         return min((hello.broker_id for hello in hellos if hello.broker_id), default=0)
 
     def leader_met(self) -> str | None:
-        """Where clients reach the leader, if that is another member, and the record of its term is confirmed here."""
+        """Return where clients reach the leader, if that is another member, and the record of its term is confirmed here."""
         group, node = self._group, self._group.node
         if node is None or node.leadership is not None or node.leader is None:
             return None
@@ -90,7 +91,7 @@ class GroupOperations:
         return group.client_address(node.leader) if last.term == node.term and last.start < group.confirmed else None
 
     def terms(self) -> list[tuple[int, int]]:
-        """The terms of the log, and where each begins."""
+        """Return the terms of the log, and where each begins."""
         if self._group.node is None:
             return []
         terms = self._group.node.log.terms

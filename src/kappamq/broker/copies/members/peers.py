@@ -1,5 +1,6 @@
-"""Connections between the members of a Raft group. Each member connects to every other one and speaks on its own connection; what comes
-back there is the greeting only. What the others say arrives on connections that they have made."""
+"""Connections between the members of a Raft group. Each member connects to every other one and sends on its own connection, on which only
+the greeting
+comes back. The others' messages arrive on connections that they have opened."""
 
 from __future__ import annotations
 
@@ -48,40 +49,40 @@ log = logging.getLogger(__name__)
 _CONNECT_S = 1.0
 _GREETING_S = 3.0
 _FRAME_S = 60.0
-"""So long the rest of a frame may take."""
+"""How long the rest of a frame may take."""
 _AGAIN_S = 0.2
 _UNSENT_BYTES_MAX = 64 << 20
 _CLOSE_S = 1.0
 _TOLD_AFTER_S = 3.0
 _DEAD_S = 5
-"""After so long without a sign of the other machine a connection ends: what the system tries by itself takes minutes, and until it has
-tried, a member that is back is not heard by those that it cannot tell."""
+"""A connection ends after this long without a sign of the other machine: the system's own retries take minutes, and until they
+end, a member that is back cannot be heard by members that still hold the old connection."""
 
 
 class Member(Protocol):
-    """This member, as its connections know it."""
+    """This member, as its connections use it."""
 
     config: CopiesConfig
     seeding: MemberSeeding
     questions: Questions
     why_stopped: str | None
-    """Why this member takes no part; None: it does."""
+    """Why this member does not take part; None: it does."""
 
     def ours(self) -> MemberHello: ...
 
     def connected(self, hello: MemberHello) -> None:
-        """We can speak to that member."""
+        """We are connected to that member."""
         ...
 
     def disconnected(self, member: str) -> None: ...
 
     def received(self, hello: MemberHello, content: bytes) -> MemberHello:
-        """The sender, known better than from the greeting alone. Raises BadStream for what that member would not send."""
+        """Return the sender, identified by more than the greeting. Raises BadStream for a message that this member would not send."""
         ...
 
 
 class Peer:
-    """Our connection to one other member: kept up for ever, and what is to be said on it, in order."""
+    """Our connection to one other member: kept open forever, and the messages to send on it, in order."""
 
     def __init__(
         self,
@@ -108,17 +109,17 @@ class Peer:
         await asyncio.gather(self._task, return_exceptions=True)
 
     def end(self) -> None:
-        """Nothing more is said; the connection is closed in a moment."""
+        """Stop sending; the connection is closed in a moment."""
         self._task.cancel()
 
     @property
     def is_connected(self) -> bool:
         return self._out is not None
 
-    # -- speaking ----------------------------------------------------------------------------------------------------------
+    # -- sending -----------------------------------------------------------------------------------------------------------
 
     def say(self, content: bytes) -> None:
-        """Sent if there is a connection, else dropped: the Raft core repeats what needs an answer."""
+        """Send a message if there is a connection, else drop it: the Raft core repeats messages that need an answer."""
         if self._out is None:
             return
         if self._waiting:
@@ -127,12 +128,12 @@ class Peer:
             self._write(content)
 
     def tell_to_seed(self) -> None:
-        """What it has of the log is too old."""
+        """Tell it that its log is too old."""
         if self._out is not None and not self._out.transport.is_closing():
             self._out.write(frame(Kind.SEED, b"", self._checksum))
 
     def say_later(self, content: Awaitable[bytes | None]) -> None:
-        """What is still being read; everything behind it waits for it. None: it cannot be said."""
+        """Send bytes that are still being read; later messages wait for them. None: they cannot be sent."""
         if self._out is None:
             asyncio.ensure_future(content).add_done_callback(_forget)
             return
@@ -148,7 +149,7 @@ class Peer:
             elif not first.done():
                 return
             elif first.cancelled() or first.exception() is not None:
-                # What lies behind it would not fit, and nobody would ask for it again: on a new connection everything begins anew.
+                # Later bytes would not fit, and would never be requested again: on a new connection everything starts over.
                 self._tell(f"what it needs cannot be read: {'cancelled' if first.cancelled() else first.exception()}")
                 if self._out is not None:
                     self._out.transport.abort()
@@ -180,7 +181,7 @@ class Peer:
             await asyncio.sleep(_AGAIN_S)
 
     def _tell(self, why: str) -> None:
-        """Once for each problem, and not of members that are just being started or stopped."""
+        """Log each problem once, but not for members that are just being started or stopped."""
         now = asyncio.get_running_loop().time()
         if self._away_since is None:
             self._away_since = now
@@ -205,7 +206,7 @@ class Peer:
             _end_when_dead(out.transport)
             async with asyncio.timeout(_GREETING_S):
                 theirs = await self._greet(reader, out)
-            self._tries -= 1  # that place is the right one, also for the next time
+            self._tries -= 1  # that address is right, also for the next time
             self._is_back()
             self._out = out
             self._member.connected(theirs)
@@ -255,26 +256,26 @@ class Peer:
 
 
 def _end_when_dead(transport: asyncio.BaseTransport) -> None:
-    """A machine that lost its power, or a network that swallows packets, closes nothing."""
+    """Detect a machine that lost power, or a network that drops packets: neither closes connections."""
     connection = transport.get_extra_info("socket")
     if connection is None:
         return
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if sys.platform == "linux":
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 1)  # what is idle is asked
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 1)  # probe idle connections
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _DEAD_S)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * _DEAD_S)
 
 
 def _forget(task: asyncio.Future[bytes | None]) -> None:
-    """Drop what was being read for a connection that is closed, and its error, if any."""
+    """Drop bytes that were being read for a closed connection, and the error, if any."""
     if not task.cancelled():
         task.exception()
 
 
 class MemberLink(asyncio.Protocol):
-    """A connection that another member has made to us."""
+    """A connection that another member has opened to us."""
 
     def __init__(
         self,
@@ -285,7 +286,8 @@ class MemberLink(asyncio.Protocol):
         log_throttle: LogThrottle,
         greeted: Callable[[MemberLink, str], object] = lambda link, name: None,
     ) -> None:
-        """`knows`: whether that is one of the members, or one that founds the group with us. `greeted`: it is the one of this name."""
+        """`knows`: whether that is one of the members, or one that founds the group with us. `greeted`: called when it has proved its
+        name."""
         self._when_greeted = greeted
         self._knows = knows
         self._log_throttle = log_throttle
@@ -346,7 +348,7 @@ class MemberLink(asyncio.Protocol):
         self.abort()
 
     def let_go(self) -> None:
-        """The same member has made others since; that this one ends says nothing of it."""
+        """The same member has opened others since; the end of this one says nothing about it."""
         self._greeted = False
         self.abort()
 

@@ -1,4 +1,4 @@
-"""Bytes of our log for another member: whole groups of records, as they lie in the files. All of it may wait for the disk."""
+"""Reads bytes of our log for another member: whole groups of records, as they are in the files. All of it may wait for the disk."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from kappamq.store.message_store import MessageStore
 
 
 def whole_end(store: MessageStore, append: Append, wanted: int) -> int:
-    """Where the last whole group of records ends that fits into `wanted`; the first one, however long it is. Never behind the end of
-    `append`, whatever the log has got meanwhile."""
+    """Return the end of the last whole group of records that fits into `wanted`, or of the first one, however long it is. Never beyond the
+    end of `append`, even if the log has grown meanwhile."""
     if wanted == append.end:
         return append.end
     stop = wanted
@@ -37,7 +37,7 @@ def pieces(store: MessageStore, start: int, end: int) -> list[bytes]:
 
 
 def require_good(store: MessageStore, start: int, data: bytes | memoryview) -> None:
-    """Raises ForeignBytes if our own disk has damaged what is to be sent: nobody else is to have that."""
+    """Raise ForeignBytes if our own disk has damaged the bytes to send: they must not spread."""
     segment_bytes, view = store.config.segment_bytes, memoryview(data)
     while view:
         part = view[: segment_bytes - start % segment_bytes]

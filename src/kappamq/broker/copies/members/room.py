@@ -1,5 +1,6 @@
-"""A member whose disk is full: it waits, and stays a member. What would need another log file is not taken, as if it had been lost on the
-way; the leader hears that we live, and is asked for the rest when there is room."""
+"""A member whose disk is full waits, and stays a member. Bytes that would need another log file are not accepted, as if they had been
+lost on the
+way; the leader still hears from us, and is asked for the rest when there is room."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ class Room:
         self._waiting = False
 
     def taken(self, message: Message) -> Message | None:
-        """What of a leader's message can be taken now. None: it has to come again."""
+        """Return the part of a leader's message that can be accepted now. None: it has to be sent again."""
         if isinstance(message, Append) and message.end >= self._log.segment_end and message.end > message.start:
             if self._has_next():
                 return message
@@ -33,7 +34,7 @@ class Room:
             return None
         if isinstance(message, Beat) and self._waiting:
             if not self._has_next():
-                # Were we to say how far we are, the same would be sent to us again, ten times a second.
+                # If we reported our position, the same bytes would be sent to us again, ten times a second.
                 return message._replace(sent=min(message.sent, self._log.end))
             self._waiting = False
             log.warning("raft: disk space is available again, replication resumes at offset %d", self._log.end)

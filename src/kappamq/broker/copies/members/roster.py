@@ -1,7 +1,7 @@
-"""Who the other members are, and where: by the log's last list, by what operators have said since, and by what the founders were told.
+"""The other members and their addresses: from the log's last list, from operators' changes since, and from the founders' configuration.
 
-A member that the group has not taken in yet has no list, and one that was away has an old one: it believes those that come, if they are
-of its group and know of a term that its log has not come to, for the one that leads may be among them."""
+A member that the group has not admitted yet has no list, and one that was away has an old one: it trusts members that connect, if they
+are of its group and know a later term than its log, since the leader may be among them."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ class Roster:
         self._met: dict[str, tuple[str, int]] = {}
 
     def place_of(self, name: str) -> str | None:
-        """Where the copies of that member are reached. Our own address comes from our own configuration."""
+        """Return the address of that member's copies. Our own address comes from our own configuration."""
         ours = self._config.members.get(name)
         return ours if ours is not None and name == self._config.member else self._places.place(name) or ours
 
     def elsewhere(self, name: str) -> str | None:
-        """Where it may be, too: the log may not have come to the record yet that says where it is now."""
+        """Return its alternative address: our log may not yet have the record of its present one."""
         listed = self._config.members.get(name)
         return listed if listed != self.place_of(name) else None
 
     def others(self) -> dict[str, str]:
-        """The other members; of a group that we have not heard of yet, those that we were started with."""
+        """Return the other members; of a group that we have not heard from yet, those of our configuration."""
         node, me = self._node(), self._config.member
         listed = [member.name for member in node.members.all] if node is not None else []
         met = {name: place for name, (place, term) in self._met.items() if self._may_be_listed(term)}
@@ -64,10 +64,10 @@ class Roster:
         return True
 
     def has_left(self, name: str) -> None:
-        """Its connection has ended: whoever is not listed is not looked for, and is met again when it comes again."""
+        """Its connection has ended. An unlisted member is not looked for; it is met again when it connects again."""
         self._met.pop(name, None)
 
     def _may_be_listed(self, term: int) -> bool:
-        """Whether somebody who knows of this term may know a later list than our log has. A newcomer has none at all."""
+        """Return whether a peer that knows this term may know a later list than our log has. A newcomer has none at all."""
         node = self._node()
         return node is not None and (node.me not in node.members.all or node.log.last_term < term)

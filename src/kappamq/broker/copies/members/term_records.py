@@ -35,7 +35,7 @@ def term_change(term: int, leader: MemberId, members: Members, group_id: str, be
 
 
 def append_term(store: MessageStore, writer: LogWriter, metadata: Metadata, change: dict[str, Any], now_ms: int) -> int:
-    """Write a term record, whatever the gate says of others' records; returns where it ends. Raises StoreError."""
+    """Write a term record, even if the gate refuses other records; returns where it ends. Raises StoreError."""
     now_ms = max(now_ms, store.last_ms)
     member = metadata.member(TERM_KIND, change, now_ms)
     try:
@@ -43,14 +43,14 @@ def append_term(store: MessageStore, writer: LogWriter, metadata: Metadata, chan
     except store.kernel_module.SegmentFull:
         if not writer.make_room():
             raise StoreError("there is no room for the record of a new term") from None
-        # The end mark is ours, too: were it of the term before, its bytes would differ from what that leader wrote there.
+        # The end mark is ours, too: if it counted to the previous term, its bytes would differ from what that leader wrote there.
         start, _number, size = store.append(member, now_ms)
     writer.end_turn(now_ms)
     return start + size
 
 
 def find_terms(store: MessageStore, terms: Terms) -> None:
-    """Add the term records of the log that are behind the last one in `terms`: the file of terms may be older than the log."""
+    """Add the term records of the log after the last one in `terms`: the file of terms may be older than the log."""
     known = terms.last.start if terms.records else terms.base.start - 1
     found = [record for record in _in_queue(store, known) if record is not None]
     found += _behind(store, max(known + 1, store.marks.dispatched.offset))
@@ -74,7 +74,7 @@ def _in_queue(store: MessageStore, known: int) -> Iterator[TermRecord | None]:
 
 
 def _behind(store: MessageStore, start: int) -> list[TermRecord]:
-    """Those that are not in a queue yet."""
+    """Return those that are not in a queue yet."""
     found = []
     for _at, piece in store.log.whole_pieces(
         store.kernel_module, max(start, store.marks.dispatched.offset), store.log.end

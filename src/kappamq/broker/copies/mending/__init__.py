@@ -1,5 +1,5 @@
-"""Damage of our log below `confirmed`, mended with the bytes of another copy.
+"""Repairs damage of our log below `confirmed` with the bytes of another copy.
 
-`mender` decides what is asked of whom and writes it in its place, `fetching` asks, `giving` answers; what they say is
-`replication/ranges.py`, and what is good enough to be written `store/log/mending.py`. May touch what `broker.copies` may.
+`mender` decides what to request from which copy and writes it in place, `fetching` requests, `giving` answers; their messages are in
+`replication/ranges.py`, the checks before a write in `store/log/mending.py`. May use what `broker.copies` may.
 """

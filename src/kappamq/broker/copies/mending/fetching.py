@@ -16,7 +16,7 @@ _PIECE_S: Final = 10.0  # its disk may be slow
 
 class Fetching(PeerRequest):
     async def pieces(self, question: RangeQuestion) -> AsyncIterator[RangePiece]:
-        """The stretch, piece after piece, each of which is still to be judged. Raises Refusal, BadStream, OSError, EOFError."""
+        """Yield the stretch, piece by piece; each piece must still be checked. Raises Refusal, BadStream, OSError, EOFError."""
         await self._question(
             Kind.FETCH, question.values(), SIDES, of_group=bool(question.group), seconds=ANSWER_S + _PIECE_S
         )

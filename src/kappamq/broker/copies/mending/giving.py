@@ -40,7 +40,7 @@ class RangeGiver:
         return self._store.kernel_module.crc32
 
     def take(self, transport: asyncio.Transport, content: bytes) -> None:
-        """A connection with a request. A connection that is being served is not closed to make room."""
+        """Accept a connection with a request. A connection that is being served is not closed to make room."""
         if len(self._links) >= _LINKS_MAX:
             idle = dispensable(self._links)
             if idle is None:
@@ -65,7 +65,7 @@ class RangeGiver:
             raise Refusal(f"the bytes {question.start} to {question.end} were asked for, here are {low} to {high}")
 
     async def give(self, question: RangeQuestion, link: RangeLink) -> None:
-        """Raises Refusal where our own log is not good, or not the same."""
+        """Raise Refusal if our own log is damaged there, or not the same."""
         await self._worker(self._compare, question)
         link.welcome()
         at = question.start
@@ -84,7 +84,7 @@ class RangeGiver:
                 raise Refusal(f"the two logs differ at {start}: they are not copies of one, or both are damaged")
 
     def _whole(self, start: int, end: int) -> bytes:
-        """Worker: whole records from `start` on; a longer one than a piece, as a whole."""
+        """Worker: whole records from `start` on; one longer than a piece is returned as a whole."""
         store, size = self._store, PIECE_BYTES_MAX
         segment_bytes = store.config.segment_bytes
         while True:

@@ -1,7 +1,7 @@
 """Repairs damage of this log below `confirmed` with the bytes of another copy, whether the scrub, a reader or the disk has found it.
 
-One stretch at a time. The copies that are known are asked one after the other, what comes is judged before a byte of it is written, and
-what was written is looked at again. What nobody has is told once and asked for again every few seconds: copies come back.
+One stretch at a time. The known copies are asked one after the other, received bytes are checked before any is written, and
+checked again afterwards. A stretch that no copy has is logged once and requested again every few seconds, since copies come back.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from kappamq.store.message_store import MessageStore
 log = logging.getLogger(__name__)
 
 _AGAIN_S: Final = 5.0
-_KEPT_MAX: Final = 1000  # stretches in mind that nobody had; more than that is no matter of single bytes
+_KEPT_MAX: Final = 1000  # remembered stretches that no copy had; more would not be a matter of single bytes
 
 Stretch = tuple[int, int]
 
@@ -48,7 +48,7 @@ class Mender:
         write: Worker,
         run: Run,
     ) -> None:
-        """`ours`: who we are. `places`: where the copies of our log can be asked, as far as they are known now."""
+        """`ours`: our identity. `places`: the addresses of copies of our log that are known now."""
         self._config = config
         self._store = store
         self._clock = clock
@@ -62,8 +62,8 @@ class Mender:
         self._one_at_a_time = asyncio.Lock()
         self._open: dict[
             Stretch, bool
-        ] = {}  # damage that is not mended -> whether all other copies have said that they cannot help
-        self._looking: set[int] = set()  # log files that are being looked at
+        ] = {}  # unrepaired damage -> whether all other copies have answered that they cannot help
+        self._looking: set[int] = set()  # log files that are being checked
         self._told: set[str] = set()
         self._again_at = 0.0
         self._retrying = False
@@ -74,15 +74,15 @@ class Mender:
 
     @property
     def open_stretches(self) -> list[Stretch]:
-        """Damage that is known and not mended."""
+        """The known damage that is not repaired."""
         return sorted(self._open)
 
     @property
     def is_unfit(self) -> bool:
-        """Something is damaged here that another copy may have: this one should not lead."""
+        """Whether bytes are damaged here that another copy may have: then this one should not lead."""
         return not all(self._open.values())
 
-    # -- who has found it --------------------------------------------------------------------------------------------------
+    # -- reports of damage -------------------------------------------------------------------------------------------------
 
     async def mend(self, start: int, stop: int) -> bool:
         """Return whether [start, stop) is good now. The caller counts and logs it."""
@@ -188,7 +188,7 @@ class Mender:
             self._open[start, stop] = is_hopeless
 
     async def _ask_all(self, start: int, end: int) -> bool:
-        """Whether some copy has given us all of it. Within one log file."""
+        """Return whether some copy has supplied all of it. Within one log file."""
         places, refused = self._places(), 0
         question = await self._read(self._question, start, end)
         for place in places:
@@ -203,7 +203,7 @@ class Mender:
                 log.warning("log: repaired the damaged bytes %d to %d with those of %s", start, end, place)
                 return True
         if not places:
-            return False  # a broker without copies: whoever found the damage tells it
+            return False  # a broker without copies: the finder logs the damage
         if refused == len(places):
             self._tell(
                 f"the bytes {start} to {end} are damaged here, and no other copy has them: the messages there are lost unless a copy of "
@@ -213,7 +213,7 @@ class Mender:
         return False
 
     def _tell(self, text: str) -> None:
-        """Once, however often it is tried."""
+        """Log it once, however often the repair is tried."""
         if text not in self._told:
             if len(self._told) >= _KEPT_MAX:
                 self._told.clear()
@@ -221,7 +221,7 @@ class Mender:
             log.error("log: %s", text)
 
     def _question(self, start: int, end: int) -> RangeQuestion:
-        """Worker: the stretch, and what lies on both sides of it in the same file."""
+        """Worker: the stretch, and the bytes on both sides of it in the same file."""
         store, size = self._store, self._store.config.segment_bytes
         before = min(NEIGHBOUR_BYTES, start % size)
         behind = min(NEIGHBOUR_BYTES, -end % size, max(0, store.marks.confirmed.offset - end))
@@ -237,7 +237,7 @@ class Mender:
         )
 
     async def _fetch(self, place: str, question: RangeQuestion) -> None:
-        """Ask one copy, judge what comes, and write it. Raises what went wrong; what was written until then is good."""
+        """Ask one copy, check its bytes, and write them. Raises any error; the bytes written until then are good."""
         store = self._store
         fetching = await Fetching.begin(place, self._config.secret, store.kernel_module.crc32)
         try:
@@ -249,7 +249,7 @@ class Mender:
         finally:
             fetching.end()
 
-    # -- told --------------------------------------------------------------------------------------------------------------
+    # -- reporting ---------------------------------------------------------------------------------------------------------
 
     def table(self) -> dict[str, str]:
         """For the runtime info."""

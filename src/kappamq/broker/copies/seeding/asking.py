@@ -1,8 +1,8 @@
 """The follower's side of seeding: before the store is opened, ask the leader whether what is here can be continued, and if it cannot, get
 its snapshots.
 
-Every step leaves a marker on disk that says what to do after a crash, so a kill at any point costs a repetition. A start without a
-marker asks once, and goes on without an answer: whoever then hears that its log cannot be continued leaves a marker itself, and ends.
+Every step leaves a marker on disk that says what to do after a crash, so after a kill at any point it starts over. A start without a
+marker asks once, and goes on without an answer: a node that later learns that its log cannot be continued leaves a marker, and ends.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _AGAIN_S = (0.5, 5.0)
 
 
 class Seeding:
-    """One per life of the process: `before_open`, and then `ticked` until the copy is whole."""
+    """One per process: `before_open`, and then `ticked` until the copy is complete."""
 
     def __init__(
         self, config: CopiesConfig, broker: BrokerConfig, store: StoreConfig, files: Files, kernel: KernelModule
@@ -55,16 +55,16 @@ class Seeding:
 
     @property
     def is_pending(self) -> bool:
-        """The store is not whole: this node may follow, and nothing else."""
+        """Whether the store is incomplete: then this node may only follow."""
         return self._marker is not None
 
     @property
     def is_wanted(self) -> bool:
-        """The next start seeds."""
+        """Whether the next start seeds."""
         return self._marker is not None and self._marker.state == WANTED
 
     def demand_whole(self) -> None:
-        """Raises StoreError if the store is incomplete, so that this broker cannot be a master."""
+        """Raise StoreError if the store is incomplete, so that this broker cannot be a master."""
         if self._marker is not None:
             raise StoreError(
                 f"{self._store_config.root} holds only a part of its master's messages ({MARKER_NAME}): it cannot be a master. Start it as "
@@ -77,7 +77,7 @@ class Seeding:
     # -- before the store is opened ----------------------------------------------------------------------------------------
 
     async def before_open(self) -> int:
-        """Where a store without a log is to begin. Raises StoreError."""
+        """Return where a store without a log should begin. Raises StoreError."""
         try:
             marker = self._marker = self._files.marker()
             if not self._config.is_slave and not self._config.is_raft:
@@ -91,7 +91,7 @@ class Seeding:
 
     async def _begin(self, marker: Marker | None) -> int:
         if marker is None or marker.state == FILLING:
-            # It may well be that nobody answers: brokers are started in any order.
+            # Perhaps no broker answers: they may be started in any order.
             place = await self._find(wanted=False, marker=marker)
             if place is None:
                 return 0 if marker is None else marker.begin
@@ -111,7 +111,7 @@ class Seeding:
         return found.begin if found.state == FILLING else await self._begin(found)
 
     def _places(self, marker: Marker | None) -> list[str]:
-        """Where the leader may be."""
+        """Return the addresses where the leader may be."""
         if self._config.is_raft:
             return [place for name, place in self._config.members.items() if name != self._config.member]
         if self._config.protocol == APACHE:
@@ -120,7 +120,7 @@ class Seeding:
         return list(dict.fromkeys(place for place in known if place))
 
     async def _find(self, wanted: bool, marker: Marker | None) -> str | None:
-        """The leader that would seed us; None if there is none, or none that says so."""
+        """Return the leader that would seed us; None if there is none, or it does not answer."""
         places = self._places(marker)
         answers = await asyncio.gather(*(self._is_giver(place, wanted) for place in places), return_exceptions=True)
         for place, answer in zip(places, answers, strict=True):
@@ -167,7 +167,7 @@ class Seeding:
     # -- seeding -----------------------------------------------------------------------------------------------------------
 
     async def _seed(self, place: str, marker: Marker | None) -> bool:
-        """Whether all has come. If not, the marker says so."""
+        """Return whether everything has arrived. If not, the marker says so."""
         root, files = self._store_config.root, self._files
         self._store_files.make_folder(root)
         refuse_raft_store(root, self._store_files)
@@ -229,7 +229,7 @@ class Seeding:
     # -- while the store is open -------------------------------------------------------------------------------------------
 
     def ticked(self, store: MessageStore) -> bool:
-        """Whether the copy has become whole just now."""
+        """Return whether the copy has just become complete."""
         marker, marks = self._marker, store.marks
         if marker is None or marker.state != FILLING:
             return False
@@ -262,7 +262,7 @@ class Conversation(PeerRequest):
     """One connection to the broker that may seed this copy."""
 
     async def ask(self, question: Asking, *, only: bool = False) -> Offer:
-        """`only`: whether there would be an offer. Raises Refusal with the reason of the other side."""
+        """`only`: just check whether there would be an offer. Raises Refusal with the peer's reason."""
         values = {**question.values(), "only": int(only)}
         seconds = ANSWER_S if only else _PIECE_S
         return Offer.of(
@@ -270,7 +270,7 @@ class Conversation(PeerRequest):
         )
 
     async def pieces(self, offer: Offer) -> AsyncIterator[FilePiece]:
-        """Every piece of every file, each file from its beginning to its end. Raises BadStream for anything else."""
+        """Yield every piece of every file, each file from beginning to end. Raises BadStream for anything else."""
         done, name, at, total = 0, "", 0, 0
         while done < offer.files:
             kind, content = await self._next(_PIECE_S)

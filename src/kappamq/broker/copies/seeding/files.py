@@ -1,4 +1,4 @@
-"""The data directory of a follower that is being seeded: marker, what is moved aside, snapshots that come in. No store is open here."""
+"""The data directory of a follower that is being seeded: marker, files moved aside, incoming snapshots. No store is open here."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 ASIDE_PREFIX: Final = "before-seeding-"
 OWN_SETTINGS: Final = "kappamq.settings.json"
-"""Settings of this node that were changed at run time: nobody else's, so they stay."""
+"""Settings of this node that were changed at run time: they belong to it, so they stay."""
 _ASIDE_MAX = 10_000
 _STORE_NAMES: Final = (
     "commitlog", "consumequeue", "index", "config", "checkpoint", "abort", "timerwheel", "timerlog", "kappamq.position",
@@ -50,7 +50,7 @@ class SeedFiles:
             return Marker(state=WANTED)
 
     def mark(self, marker: Marker) -> None:
-        """Returns when it is on disk. A reader sees the old content or the new one."""
+        """Return when it is on disk. A reader sees the old content or the new one."""
         aside = self._marker_path.with_name(MARKER_NAME + ".tmp")
         self._write(aside, marker.encode())
         self._files.rename(aside, self._marker_path)
@@ -60,10 +60,10 @@ class SeedFiles:
         self._files.remove(self._marker_path)
         self._files.sync_folder(self.root)
 
-    # -- what was there ----------------------------------------------------------------------------------------------------
+    # -- earlier files -----------------------------------------------------------------------------------------------------
 
     def reaches(self) -> int:
-        """The log files hold nothing from here on; 0 without any. A file that begins with zeros was prepared, and never used."""
+        """Return the end of the used log files; 0 without any. A file that begins with zeros was prepared, and never used."""
         folder = self.root / "commitlog"
         for name in reversed(self._files.list(folder)):
             if not name.isdigit():
@@ -84,11 +84,11 @@ class SeedFiles:
         raise StoreError(f"{self.root} holds {_ASIDE_MAX} folders {ASIDE_PREFIX}<n>: look at them and remove some")
 
     def move_aside(self, name: str) -> int:
-        """Everything that belongs to the store goes into this folder; returns the bytes that are there now. After a crash it is called
-        again: what has a place there already is what was begun since, and goes."""
+        """Move everything that belongs to the store into this folder; returns the bytes that are there now. After a crash it is called
+        again: files whose names exist there already were begun since, and are removed."""
         aside = self.root / name
         self._files.make_folder(aside)
-        if not self.reaches():  # nothing but empty files
+        if not self.reaches():  # only empty files
             for derived in _DERIVED:
                 self._files.remove_tree(self.root / derived)
         there = set(self._files.list(self.root))
@@ -127,10 +127,10 @@ class SeedFiles:
             return False
         return True
 
-    # -- what comes in -----------------------------------------------------------------------------------------------------
+    # -- incoming snapshots ------------------------------------------------------------------------------------------------
 
     def require_room(self, size: int) -> None:
-        """Raises StoreError if the disk has not so many bytes left."""
+        """Raise StoreError if the disk has fewer bytes left."""
         free = self._files.usage(self.root)[1]
         if free < size:
             raise StoreError(

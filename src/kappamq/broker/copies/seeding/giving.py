@@ -1,4 +1,4 @@
-"""The leader's side of seeding: snapshots for a follower that cannot go on with what it has, and log files that stay until it follows."""
+"""The leader's side of seeding: snapshots for a follower whose log cannot be continued, and log files that are kept until it follows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from kappamq.store.message_store import MessageStore
 log = logging.getLogger(__name__)
 
 _HOLD_S: Final = 600.0
-"""So long log files stay for a follower that has got its snapshots and does not follow yet."""
+"""How long log files are kept for a follower that has got its snapshots and does not follow yet."""
 _HELD_MAX: Final = 64
 _LINKS_MAX: Final = 16
 
@@ -33,7 +33,7 @@ class Leader(Protocol):
 
     @property
     def group_id(self) -> str:
-        """The founding of its Raft group; "": none."""
+        """The id of its Raft group's founding; "": none."""
         ...
 
     def may_seed(self) -> None:
@@ -41,7 +41,7 @@ class Leader(Protocol):
         ...
 
     def terms_at(self, begin: int) -> str:
-        """The file of terms that goes with a log that begins there; "" if there are no terms."""
+        """Return the file of terms for a log that begins there; "" if there are no terms."""
         ...
 
 
@@ -84,7 +84,7 @@ class SeedGiver:
         return max(kept, end - self.config.keep_bytes_max)
 
     async def renew_below(self, log_min: int) -> None:
-        """What is kept for a follower cannot be stored again."""
+        """Log files kept for a follower cannot be replaced by copies at the log's end."""
 
     def _hold(self, who: str, offset: int) -> None:
         self._held.pop(who, None)
@@ -116,8 +116,8 @@ class SeedGiver:
             link.abort()
 
     def answer(self, asking: Asking) -> Offer:
-        """What we would give, up to what nobody can take back: of the rest, a leader's log may lose what whoever has been seeded would
-        wait for. Raises Refusal."""
+        """Return our offer, up to `confirmed`: a leader may lose the rest of its log, and a seeded follower would
+        wait for it. Raises Refusal."""
         self._leader.may_seed()
         check_asking(asking, replace(self._ours, group_id=self._leader.group_id))
         log_files, end = self._store.log, self._store.marks.confirmed.offset
@@ -126,7 +126,7 @@ class SeedGiver:
         return Offer(address=self._address(), begin=log_files.min, end=max(log_files.min, end), files=files, bytes=0)
 
     async def give(self, asking: Asking, link: SeedLink) -> None:
-        """The offer, and all files. Raises Refusal, KappaError or OSError."""
+        """Send the offer, and all files. Raises Refusal, KappaError or OSError."""
         store = self._store
         self._hold(asking.who, store.log.min)
         begin = await self._upkeep.renew_snapshots()
@@ -171,7 +171,7 @@ class SeedGiver:
 
 
 class SeedLink(QuestionLink):
-    """The connection of one that asks, from its question on."""
+    """The connection of a follower that asks, from its question on."""
 
     def __init__(self, giver: SeedGiver, transport: asyncio.Transport, lost: Callable[[SeedLink], None]) -> None:
         super().__init__(transport, ("asking", "giving"), giver.config.secret, giver.checksum, lambda: lost(self))

@@ -1,4 +1,4 @@
-"""Seeding in a Raft group: who cannot go on with its log, what goes with a log that begins later, what is kept for members."""
+"""Seeding in a Raft group: members whose log cannot be continued, the terms of a log that begins later, files kept for members."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class MemberSeeding:
         group_id: Callable[[], str],
         is_connected: Callable[[str], bool],
     ) -> None:
-        """`too_far_behind`: told where the leader is and why, if our log cannot be continued. `is_connected`: whether we can speak to
-        that member."""
+        """`too_far_behind`: called with the leader's address and the reason, if our log cannot be continued. `is_connected`: whether
+        that member is connected."""
         self._config = config
         self._store = store
         self._seeding = seeding
@@ -53,7 +53,7 @@ class MemberSeeding:
         return self._seeding.is_pending
 
     def demand_whole(self) -> None:
-        """Raises StoreError if this member's store cannot be what a group begins with."""
+        """Raise StoreError if a group cannot begin with this member's store."""
         self._seeding.demand_whole()
 
     def ignores(self, message: Message) -> bool:
@@ -61,7 +61,7 @@ class MemberSeeding:
         return self.is_pending and isinstance(message, _ELECTING)
 
     def cannot_go_on(self, leader: str) -> None:
-        """That member says that it does not have any more what our log would go on with."""
+        """That member reports that it no longer has the bytes that would continue our log."""
         if self._leads(leader):
             self._look(leader, self._judge)
 
@@ -70,14 +70,14 @@ class MemberSeeding:
         return node is not None and node.leader is not None and node.leader.name == name
 
     def leader_begins_at(self, log_min: int, leader: str, delete_below: Callable[[int], None]) -> None:
-        """That member says that its log begins there. `delete_below`: told where it does begin, if that lets files of ours go."""
+        """That member reports where its log begins. `delete_below` gets where it really begins, if that lets files of ours go."""
         now = asyncio.get_running_loop().time()
         if log_min >= self._store.log.min + self._store.config.segment_bytes and now >= self._look_again:
-            self._look_again = now + _LOOK_AGAIN_S  # it is said with each beat, and files may be needed here for longer
+            self._look_again = now + _LOOK_AGAIN_S  # each beat reports it, and files may be needed here for longer
             self._look(leader, lambda _leader, begin: delete_below(begin))
 
     def _look(self, leader: str, then: Callable[[str, int], None]) -> None:
-        """Whoever has said it is not believed, since it costs what is here: the leader is asked where it is known to be."""
+        """Ask the leader at its known address: a report that costs data is not believed by itself."""
         if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self._ask(leader, then))
 
@@ -94,7 +94,7 @@ class MemberSeeding:
             then(leader, begin)
 
     def _judge(self, leader: str, begin: int) -> None:
-        """What we have is the leader's log up to `confirmed`: unless its log begins behind that, we can go on."""
+        """Up to `confirmed` our log is the leader's: unless its log begins above that, we can continue."""
         if begin > self._store.marks.confirmed.offset:
             self._too_far_behind(
                 self._place_of(leader) or "",
@@ -109,7 +109,7 @@ class MemberSeeding:
     # -- others ------------------------------------------------------------------------------------------------------------
 
     def terms_at(self, begin: int) -> str:
-        """For a log that begins there: the term and the members that it has from before."""
+        """Return the term and the members before a log that begins there."""
         node = self._node()
         assert node is not None
         terms = Terms(node.log.terms.base, node.log.terms.records)
@@ -131,4 +131,4 @@ class MemberSeeding:
         return max(min(held, default=end), end - self._config.keep_bytes_max)
 
     async def renew_below(self, log_min: int) -> None:
-        """What members need cannot be stored again: it stays where it is."""
+        """Log files that members need cannot be replaced by copies at the log's end: they stay."""

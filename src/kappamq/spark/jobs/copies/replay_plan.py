@@ -61,7 +61,7 @@ def round_rows(limit: int, per_second: float | None) -> int:
 
 
 def _between(ranges: Sequence[QueueRange], count: int, start: int, stop: int) -> Iterator[QueueRange]:
-    """Return the part of every range between two fractions of the whole; the parts between all fractions together make up the range."""
+    """Yield the part of every range between two fractions of the whole; the parts between all fractions together make up the range."""
     stop = min(stop, count)
     for one in ranges:
         first, last = one.start + one.count * start // count, one.start + one.count * stop // count
