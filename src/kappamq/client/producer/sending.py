@@ -217,15 +217,18 @@ class Sending:
                 number += 1
                 failed_broker = chosen.broker
         except KappaError as error:
-            if not maybe_stored or isinstance(error, (MaybeStored, NotConnected)):
+            # What the last attempt was refused with says nothing of an earlier one that may have been stored.
+            unknown = maybe_stored and not isinstance(error, (MaybeStored, NotConnected))
+            if unknown and isinstance(error, (NoRoute, NotMaster)):
+                failures.append(error)
+            else:
+                told = MaybeStored.because(str(error)) if unknown else error
                 for number, earlier in enumerate(failures):
                     if earlier is not error:
-                        error.add_note(f"attempt {number + 1} failed with: {earlier}")
-                raise
-            # What this attempt was refused with says nothing of the one that may have been stored.
-            if not isinstance(error, (NoRoute, NotMaster)):
-                raise MaybeStored.because("; ".join(map(str, failures))) from error
-            failures.append(error)
+                        told.add_note(f"attempt {number + 1} failed with: {earlier}")
+                if told is error:
+                    raise
+                raise told from error
         except TimeoutError:
             failures.append(NoRoute(f"the name server did not return the route of {outgoing.topic!r} in time"))
         tried = "; ".join(str(failure) for failure in failures) or "no attempt was made in time"
